@@ -1,0 +1,114 @@
+"""Matrix product with packed weights, bias and activation: the work-horse of the CPU engine.
+
+`out = activate(rows @ weight.T + bias)`. The weight is packed once into panels of PANEL columns, so that one row of a
+panel is a few vectors; a tile of TILE_ROWS rows x PANEL columns stays in registers over the whole inner dimension.
+Each output element is one chain of fused multiply-adds over the inner index from 0 up, whatever tile it falls in.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+from .simd import I64, LANES, REGISTERS, CountedLoop, Emitter, data_pointer
+
+VECTORS = 2 if REGISTERS == 32 else 1
+PANEL = VECTORS * LANES
+TILE_ROWS = 12 if REGISTERS == 32 else 10
+
+
+def pack_weight(weight: np.ndarray) -> np.ndarray:
+    """Panels (num_panels, C_in, PANEL) float32 of a weight (C_out, C_in); missing columns are zero."""
+    c_out, c_in = weight.shape
+    num_panels = -(-c_out // PANEL)
+    packed = np.zeros((num_panels * PANEL, c_in), np.float32)
+    packed[:c_out] = weight
+    return np.ascontiguousarray(packed.reshape(num_panels, PANEL, c_in).transpose(0, 2, 1))
+
+
+def pad_bias(bias: np.ndarray | None, c_out: int) -> np.ndarray:
+    """`bias` (C_out) float32 padded with zeros to whole panels; zeros where there is none."""
+    padded = np.zeros(-(-c_out // PANEL) * PANEL, np.float32)
+    if bias is not None:
+        padded[:c_out] = bias
+    return padded
+
+
+def make_tile(tile_rows: int, activation: str, accumulate: bool = False) -> Any:
+    """Intrinsic (a, a_offset, a_stride, b, b_offset, inner, bias, bias_offset, out, out_offset, out_stride).
+
+    Computes tile_rows x PANEL outputs in registers: row i reads `inner` floats at a_offset + i * a_stride, the panel
+    (inner, PANEL) lies at b_offset, and row i is written at out_offset + i * out_stride. With `accumulate` the tile
+    starts from what `out` holds instead of the bias.
+    """
+
+    @intrinsic
+    def tile(typingctx, a, a_offset, a_stride, b, b_offset, inner, bias, bias_offset, out, out_offset, out_stride):  # type: ignore[no-untyped-def]
+        long = types.int64
+        signature = types.void(a, long, long, b, long, long, bias, long, out, long, long)
+
+        def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+            emit = Emitter(builder)
+            a_type, b_type, bias_type, out_type = (signature.args[i] for i in (0, 3, 6, 8))
+            a_start = emit.address(data_pointer(context, builder, a_type, args[0]), args[1])
+            b_start = emit.address(data_pointer(context, builder, b_type, args[3]), args[4])
+            bias_start = emit.address(data_pointer(context, builder, bias_type, args[6]), args[7])
+            out_start = emit.address(data_pointer(context, builder, out_type, args[8]), args[9])
+            a_stride, inner, out_stride = args[2], args[5], args[10]
+            row_of = [emit.address(a_start, builder.mul(a_stride, ir.Constant(I64, i))) for i in range(tile_rows)]
+            out_of = [emit.address(out_start, builder.mul(out_stride, ir.Constant(I64, i))) for i in range(tile_rows)]
+            if accumulate:
+                start = [emit.load(out_of[i], j * LANES) for i in range(tile_rows) for j in range(VECTORS)]
+            else:
+                start = [emit.load(bias_start, j * LANES) for j in range(VECTORS)] * tile_rows
+            loop = CountedLoop(builder, inner, start)
+            panel_row = emit.address(b_start, builder.mul(loop.index, ir.Constant(I64, PANEL)))
+            columns = [emit.load(panel_row, j * LANES) for j in range(VECTORS)]
+            sums = []
+            for i in range(tile_rows):
+                value = emit.broadcast(row_of[i], loop.index)
+                sums += [emit.fma(value, columns[j], loop.values[i * VECTORS + j]) for j in range(VECTORS)]
+            loop.end(sums)
+            for i in range(tile_rows):
+                for j in range(VECTORS):
+                    emit.store(emit.activate(loop.values[i * VECTORS + j], activation), out_of[i], j * LANES)
+            return context.get_dummy_value()
+
+        return signature, codegen
+
+    return tile
+
+
+def make_gemm(activation: str) -> Any:
+    """Compiled `gemm(rows, packed, bias, out)` with a fixed activation.
+
+    rows (M, C_in) float32 C-contiguous; packed as from `pack_weight`; bias as from `pad_bias`;
+    out (M, num_panels * PANEL) float32 C-contiguous, every element written.
+    """
+    full = make_tile(TILE_ROWS, activation)
+    single = make_tile(1, activation)
+
+    @njit(cache=True, nogil=True)
+    def gemm(rows: np.ndarray, packed: np.ndarray, bias: np.ndarray, out: np.ndarray) -> None:
+        count, inner = rows.shape
+        width = out.shape[1]
+        for panel in range(packed.shape[0]):
+            weights = panel * inner * PANEL
+            column = panel * PANEL
+            row = 0
+            while row + TILE_ROWS <= count:
+                full(
+                    rows, row * inner, inner, packed, weights, inner, bias, column, out, row * width + column, width
+                )
+                row += TILE_ROWS
+            while row < count:
+                single(
+                    rows, row * inner, inner, packed, weights, inner, bias, column, out, row * width + column, width
+                )
+                row += 1
+
+    return gemm
