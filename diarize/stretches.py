@@ -1,0 +1,80 @@
+"""Cuts decoded audio into stretches of neighbouring windows, holding only what is still needed.
+
+A stretch is what one worker analyses at a time. Results never depend on how a recording was cut: the networks give the
+same bytes for a window whatever stretch it lies in. This module knows nothing of files or networks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from .framing import WINDOW_SAMPLES, num_windows
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Windows `first_window` .. `first_window + num_windows - 1` and the samples that they cover.
+
+    `samples` ((num_windows - 1) * step + 160,000,) float32, zeros past the end of the recording.
+    """
+
+    first_window: int
+    num_windows: int
+    samples: np.ndarray
+
+
+class Stretcher:
+    """Iterates over the stretches of a recording given as blocks of 16 kHz samples.
+
+    `max_windows` bounds a stretch. Near the end the remaining windows are shared out evenly over `workers`, so that
+    none idles while another finishes. After the iteration `num_samples` and `num_windows` describe the recording;
+    one without any sample has no stretch.
+    """
+
+    def __init__(self, blocks: Iterable[np.ndarray], step_samples: int, max_windows: int, workers: int) -> None:
+        self._blocks = iter(blocks)
+        self._step = step_samples
+        self._max = max_windows
+        self._workers = workers
+        self._pending: list[np.ndarray] = []
+        self._pending_samples = 0
+        self._first = 0
+        self.num_samples = 0
+
+    @property
+    def num_windows(self) -> int:
+        """Windows of what has been read so far."""
+        return num_windows(self.num_samples, self._step) if self.num_samples else 0
+
+    def __iter__(self) -> Iterator[Stretch]:
+        # Holding back one full round of work is what lets the end be shared out evenly.
+        reserve = self._span(self._max * (self._workers + 1)) + 1
+        for block in self._blocks:
+            self._pending.append(block)
+            self._pending_samples += len(block)
+            self.num_samples += len(block)
+            while self._pending_samples >= reserve:
+                yield self._take(self._max)
+        left = self.num_windows - self._first
+        parts = -(-left // self._max)
+        parts = min(left, -(-parts // self._workers) * self._workers)
+        for part in range(parts):
+            yield self._take(left // parts + (part < left % parts))
+
+    def _span(self, windows: int) -> int:
+        return (windows - 1) * self._step + WINDOW_SAMPLES
+
+    def _take(self, windows: int) -> Stretch:
+        joined = self._pending[0] if len(self._pending) == 1 else np.concatenate(self._pending)
+        samples = np.zeros(self._span(windows), np.float32)
+        available = joined[: len(samples)]
+        samples[: len(available)] = available
+        rest = joined[windows * self._step :]
+        self._pending = [rest]
+        self._pending_samples = len(rest)
+        first = self._first
+        self._first += windows
+        return Stretch(first, windows, samples)
