@@ -1,0 +1,1 @@
+"""Command line: parse, call one function of the library, print. Nothing in the library imports it."""

@@ -1,0 +1,99 @@
+"""What the command line says: messages on stderr, data on stdout, and the exit codes.
+
+Exit codes: 0 ok, 1 failed, 2 wrong usage, 3 threshold not met, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+
+from ..errors import DiarizeError, OptionError, OutputError
+
+FAILED = 1
+USAGE = 2
+INTERRUPTED = 130
+
+
+def say(message: str) -> None:
+    """Print one line on stderr."""
+    print("diarize:", " ".join(message.splitlines()), file=sys.stderr, flush=True)
+
+
+def report(error: BaseException, verbosity: int, subject: str = "") -> None:
+    """Print an error as one line on stderr; with `verbosity` 2 or more its traceback as well."""
+    if verbosity >= 2:
+        traceback.print_exception(error)
+    if isinstance(error, DiarizeError):
+        text = str(error)
+    elif isinstance(error, MemoryError):
+        text = "out of memory; use --mode fast, or split the recording"
+    elif isinstance(error, OSError):
+        text = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
+    else:
+        text = f"internal error, {type(error).__name__}: {error}; -vv shows the traceback, please report it"
+    say(f"error: {subject}{text}")
+
+
+def write_stdout(text: str) -> None:
+    """Write data to stdout and flush it.
+
+    Raises
+    ------
+    OutputError
+        The device behind stdout is full or fails.
+    BrokenPipeError
+        The reader has gone.
+    """
+    try:
+        # Bytes, so that neither the locale nor a file name that is not UTF-8 can make it fail.
+        sys.stdout.flush()
+        sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _drop_stdout()
+        raise OutputError(f"cannot write to standard output: {error.strerror}") from error
+
+
+def _drop_stdout() -> None:
+    # What is still buffered would fail once more, with a traceback, when the interpreter flushes at exit.
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
+
+
+@contextmanager
+def exit_codes(verbosity: int) -> Iterator[None]:
+    """Turn whatever ends the body into one line on stderr and the exit code that belongs to it."""
+    try:
+        yield
+    except typer.Exit:
+        raise
+    except BrokenPipeError:
+        _drop_stdout()
+        raise SystemExit(FAILED) from None
+    except KeyboardInterrupt:
+        say("interrupted")
+        raise SystemExit(INTERRUPTED) from None
+    except Exception as error:
+        report(error, verbosity)
+        raise SystemExit(USAGE if isinstance(error, OptionError) else FAILED) from None
+
+
+def start_logging(verbosity: int) -> None:
+    """Send the library's messages to stderr: warnings by default, everything with `verbosity` 2, errors with -1."""
+    level = {-1: logging.ERROR, 0: logging.WARNING, 1: logging.INFO}.get(verbosity, logging.DEBUG)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("diarize: %(levelname)s: %(message)s"))
+    logger = logging.getLogger("diarize")
+    logger.handlers[:] = [handler]
+    logger.setLevel(level)
+    logger.propagate = False

@@ -1,0 +1,49 @@
+"""The `diarize` command: its sub-commands and what ends the process. Heavy imports stay inside the commands."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from .. import __version__
+from . import run
+from ._output import exit_codes
+
+# Plain help: rich's costs 80 ms of start-up and adds only boxes.
+app = typer.Typer(
+    name="diarize",
+    help="Who spoke when: speaker diarization of recordings.",
+    epilog="Exit codes: 0 ok, 1 failed, 2 wrong usage, 3 threshold not met, 130 interrupted.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("run")(run.run)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"diarize {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line and exit with its code."""
+    with exit_codes(verbosity=0):
+        app(prog_name="diarize")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

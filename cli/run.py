@@ -1,0 +1,185 @@
+"""`diarize run`: recordings in, turns out."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..errors import DiarizeError, OptionError
+from . import _options
+from ._destination import Destination, destination
+from ._formats import FORMATS, Format, parse_formats
+from ._output import FAILED, exit_codes, report, say, start_logging
+from ._progress import progress
+
+if TYPE_CHECKING:
+    from ..pipeline import Pipeline
+    from ..types import Diarization, SpeakerBounds
+
+
+def run(
+    audio: Annotated[
+        list[str],
+        typer.Argument(metavar="AUDIO", help="Recordings: wav, flac, mp3, ogg, opus; m4a, mp4, webm with PyAV."),
+    ],
+    output: Annotated[
+        str,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE|DIR|-",
+            help="Where the result goes; - is standard output. A folder (one that exists, or a name ending in /) "
+            "gets one file per recording; with several recordings a single file gets all of them.",
+        ),
+    ] = "-",
+    format_: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            metavar="|".join(FORMATS),
+            help="Form of the result; several separated by commas. text is for people. Times are in seconds.",
+        ),
+    ] = "rttm",
+    model: _options.Model = "auto",
+    device: _options.Device = "auto",
+    mode: _options.StepMode = _options.Mode.exact,
+    num_speakers: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Number of speakers, where it is known.")
+    ] = None,
+    min_speakers: Annotated[int | None, typer.Option(metavar="N", min=1, help="Fewest speakers.")] = None,
+    max_speakers: Annotated[int | None, typer.Option(metavar="N", min=1, help="Most speakers.")] = None,
+    exclusive: Annotated[
+        bool, typer.Option("--exclusive", help="One speaker at a time: overlapped speech goes to the likelier one.")
+    ] = False,
+    file_id: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Name of the recording in the result. [default: its file name, no suffix]"),
+    ] = None,
+    channel: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Use only this channel, counted from 1. [default: the mean of all channels]"
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Replace result files that exist.")] = False,
+    threads: _options.Threads = None,
+    verbose: _options.Verbose = 0,
+    quiet: _options.Quiet = 0,
+) -> None:
+    """Find out who spoke when, and write it as RTTM or in another format.
+
+    A recording that cannot be read is reported in one line and the others go on; the exit code is then 1.
+    """
+    verbosity = verbose - quiet
+    with exit_codes(verbosity):
+        start_logging(verbosity)
+        from ..types import SpeakerBounds
+
+        bounds = SpeakerBounds.of(num_speakers, min_speakers, max_speakers)
+        _options.check_model(model)
+        _options.check_device(device)
+        formats = parse_formats(format_)
+        names = _file_ids(audio, file_id)
+        target = destination(output, audio, names, formats, force)
+        pipeline = _load(model, device, mode.value, threads, verbosity)
+        job = _Job(pipeline, bounds, channel, exclusive, formats, target, verbosity)
+        failed = sum(not job.process(path, name) for path, name in zip(audio, names, strict=True))
+        target.close()
+        if verbosity >= 1:
+            say(f"peak memory {_peak_memory_mb():.0f} MB")
+        if failed:
+            if len(audio) > 1:
+                say(f"error: {failed} of {len(audio)} recordings failed")
+            raise typer.Exit(FAILED)
+
+
+class _Job:
+    """What is the same for every recording of one call."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        bounds: SpeakerBounds,
+        channel: int | None,
+        exclusive: bool,
+        formats: tuple[Format, ...],
+        target: Destination,
+        verbosity: int,
+    ) -> None:
+        self._pipeline = pipeline
+        self._bounds = bounds
+        self._channel = channel
+        self._exclusive = exclusive
+        self._formats = formats
+        self._target = target
+        self._verbosity = verbosity
+
+    def process(self, path: str, file_id: str) -> bool:
+        """Diarize one recording and hand over its result; False where that failed and was reported."""
+        start = time.perf_counter()
+        try:
+            with progress(Path(path).name, self._verbosity) as show:
+                result = self._pipeline.diarize(path, bounds=self._bounds, channel=self._channel, progress=show)
+            seconds = time.perf_counter() - start
+            for form in self._formats:
+                self._target.put(file_id, form, form.render(result, file_id, self._exclusive))
+        except OptionError:
+            raise
+        except (DiarizeError, MemoryError) as error:
+            report(error, self._verbosity)
+            return False
+        if self._verbosity >= 0:
+            _summarise(path, result, seconds, self._verbosity)
+        return True
+
+
+def _summarise(path: str, result: Diarization, seconds: float, verbosity: int) -> None:
+    name = Path(path).name
+    for warning in result.warnings:
+        say(f"warning: {name}: {warning}")
+    speed = f" ({result.duration / seconds:.1f}x real time)" if result.duration else ""
+    say(
+        f"{name}: {len(result.speakers)} speakers, {len(result.turns)} turns, "
+        f"{result.duration:.1f} s in {seconds:.2f} s{speed}"
+    )
+    if verbosity >= 1 and result.timings:
+        say(f"{name}: " + ", ".join(f"{stage} {value:.2f} s" for stage, value in result.timings.items()))
+
+
+def _file_ids(audio: list[str], file_id: str | None) -> list[str]:
+    if file_id is not None:
+        if len(audio) > 1:
+            raise OptionError(f"--file-id {file_id} names one recording, but {len(audio)} are given; leave it out")
+        if not file_id or file_id in (".", "..") or "/" in file_id or file_id != "_".join(file_id.split()):
+            raise OptionError(f"--file-id {file_id!r} holds a space or a slash; use letters, digits, - and _")
+        return [file_id]
+    # RTTM separates its fields by white space, so a name's spaces become underscores.
+    names = ["_".join(Path(path).stem.split()) or "recording" for path in audio]
+    seen: dict[str, str] = {}
+    for path, name in zip(audio, names, strict=True):
+        if name in seen:
+            raise OptionError(
+                f"{seen[name]} and {path} have the same name {name!r} in the result; rename one or run them separately"
+            )
+        seen[name] = path
+    return names
+
+
+def _load(model: str, device: str, mode: str, threads: int | None, verbosity: int) -> Pipeline:
+    from ..pipeline import Pipeline
+
+    pipeline = Pipeline.from_pretrained(model, device, mode, threads)
+    if verbosity >= 0:
+        say(f"model {pipeline.model_name}, device {pipeline.device}, mode {pipeline.mode}")
+        for note in pipeline.notes:
+            say(note)
+    return pipeline
+
+
+def _peak_memory_mb() -> float:
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
