@@ -41,6 +41,9 @@ def pad_bias(bias: np.ndarray | None, c_out: int) -> np.ndarray:
 def make_tile(tile_rows: int, activation: str, accumulate: bool = False) -> Any:
     """Intrinsic (a, a_offset, a_stride, b, b_offset, inner, bias, bias_offset, out, out_offset, out_stride).
 
+    Bind it at module level: numba keys its disk cache on closure cells, and an intrinsic in a cell has a new identity
+    in every process, so a kernel that captures one is never found in the cache again.
+
     Computes tile_rows x PANEL outputs in registers: row i reads `inner` floats at a_offset + i * a_stride, the panel
     (inner, PANEL) lies at b_offset, and row i is written at out_offset + i * out_stride. With `accumulate` the tile
     starts from what `out` holds instead of the bias.
@@ -83,32 +86,72 @@ def make_tile(tile_rows: int, activation: str, accumulate: bool = False) -> Any:
     return tile
 
 
+_full_none, _single_none = make_tile(TILE_ROWS, "none"), make_tile(1, "none")
+_full_relu, _single_relu = make_tile(TILE_ROWS, "relu"), make_tile(1, "relu")
+_full_leaky, _single_leaky = make_tile(TILE_ROWS, "leaky"), make_tile(1, "leaky")
+
+
+@njit(cache=True, nogil=True)
+def gemm_none(rows: np.ndarray, packed: np.ndarray, bias: np.ndarray, out: np.ndarray) -> None:
+    """`out = rows @ weight.T + bias`; arguments as in `make_gemm`."""
+    count, inner = rows.shape
+    width = out.shape[1]
+    for panel in range(packed.shape[0]):
+        start, column = panel * inner * PANEL, panel * PANEL
+        row = 0
+        while row + TILE_ROWS <= count:
+            at = row * width + column
+            _full_none(rows, row * inner, inner, packed, start, inner, bias, column, out, at, width)
+            row += TILE_ROWS
+        while row < count:
+            at = row * width + column
+            _single_none(rows, row * inner, inner, packed, start, inner, bias, column, out, at, width)
+            row += 1
+
+
+@njit(cache=True, nogil=True)
+def gemm_relu(rows: np.ndarray, packed: np.ndarray, bias: np.ndarray, out: np.ndarray) -> None:
+    """`out = relu(rows @ weight.T + bias)`; arguments as in `make_gemm`."""
+    count, inner = rows.shape
+    width = out.shape[1]
+    for panel in range(packed.shape[0]):
+        start, column = panel * inner * PANEL, panel * PANEL
+        row = 0
+        while row + TILE_ROWS <= count:
+            at = row * width + column
+            _full_relu(rows, row * inner, inner, packed, start, inner, bias, column, out, at, width)
+            row += TILE_ROWS
+        while row < count:
+            at = row * width + column
+            _single_relu(rows, row * inner, inner, packed, start, inner, bias, column, out, at, width)
+            row += 1
+
+
+@njit(cache=True, nogil=True)
+def gemm_leaky(rows: np.ndarray, packed: np.ndarray, bias: np.ndarray, out: np.ndarray) -> None:
+    """`out = leaky(rows @ weight.T + bias)`; arguments as in `make_gemm`."""
+    count, inner = rows.shape
+    width = out.shape[1]
+    for panel in range(packed.shape[0]):
+        start, column = panel * inner * PANEL, panel * PANEL
+        row = 0
+        while row + TILE_ROWS <= count:
+            at = row * width + column
+            _full_leaky(rows, row * inner, inner, packed, start, inner, bias, column, out, at, width)
+            row += TILE_ROWS
+        while row < count:
+            at = row * width + column
+            _single_leaky(rows, row * inner, inner, packed, start, inner, bias, column, out, at, width)
+            row += 1
+
+
+_GEMMS = {"none": gemm_none, "relu": gemm_relu, "leaky": gemm_leaky}
+
+
 def make_gemm(activation: str) -> Any:
-    """Compiled `gemm(rows, packed, bias, out)` with a fixed activation.
+    """The compiled `gemm(rows, packed, bias, out)` with a fixed activation: "none", "relu" or "leaky" (slope 0.01).
 
     rows (M, C_in) float32 C-contiguous; packed as from `pack_weight`; bias as from `pad_bias`;
     out (M, num_panels * PANEL) float32 C-contiguous, every element written.
     """
-    full = make_tile(TILE_ROWS, activation)
-    single = make_tile(1, activation)
-
-    @njit(cache=True, nogil=True)
-    def gemm(rows: np.ndarray, packed: np.ndarray, bias: np.ndarray, out: np.ndarray) -> None:
-        count, inner = rows.shape
-        width = out.shape[1]
-        for panel in range(packed.shape[0]):
-            weights = panel * inner * PANEL
-            column = panel * PANEL
-            row = 0
-            while row + TILE_ROWS <= count:
-                full(
-                    rows, row * inner, inner, packed, weights, inner, bias, column, out, row * width + column, width
-                )
-                row += TILE_ROWS
-            while row < count:
-                single(
-                    rows, row * inner, inner, packed, weights, inner, bias, column, out, row * width + column, width
-                )
-                row += 1
-
-    return gemm
+    return _GEMMS[activation]
