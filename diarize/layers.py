@@ -21,6 +21,7 @@ class Op(Enum):
 
     # One line per operation: value, then (inputs) -> (outputs); weights; parameters.
     LINEAR = "linear"  # (rows, C_in) -> (rows, C_out); weight (C_out, C_in), bias (C_out); activation
+    LOG_MEL = "log_mel"  # (num_samples,) -> (frames, mels); window (400), mel (mels, 256); floor; frames step by 160
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ PREPARERS: Mapping[Op, str] = {
     # One line per operation: the module of diarize.cpu and its function (Layer) -> BoundLayer.
     # Names, not functions, so that a network loads and compiles only what it uses.
     Op.LINEAR: "linear:prepare_linear",
+    Op.LOG_MEL: "fbank:prepare_log_mel",
 }
 
 
