@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +14,7 @@ from ..errors import OptionError
 MODELS = ("auto", "campplus", "community-1")
 
 
-class Mode(str, Enum):
+class Mode(StrEnum):
     """How far apart the windows start: 1 s or 2 s."""
 
     exact = "exact"
