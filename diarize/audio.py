@@ -1,0 +1,352 @@
+"""Recordings as mono 16 kHz float32, block by block: open, decode, mix, resample.
+
+A recording is decoded once, in order, and its length is what was decoded, never what a header says. Memory does
+not grow with the length unless `load` is asked for the whole of it. Nothing here cuts windows (diarize/framing.py).
+
+Resampling is soxr's HQ quality over one continuous stream: n samples at rate r become round(16,000 n / r), and the
+result does not depend on where blocks fall. 16 kHz mono passes unchanged: 16-bit values divided by 32,768.
+Several channels are averaged in float32, added from the first to the last; or one of them is chosen.
+Delay of codecs: mp3 (with the tag that encoders write), ogg, opus, m4a and webm come without it, see diarize/media.py.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import BinaryIO, Protocol
+
+import numpy as np
+import soundfile
+import soxr
+
+from .errors import AudioError
+from .framing import SAMPLE_RATE
+from .sndfile import SndfileDecoder
+
+# Seconds of native audio that one block is made of.
+_BLOCK_SECONDS = 10
+# Samples beyond this are damage: the largest that 32-bit integers kept as floats can reach.
+_LARGEST_SAMPLE = 2.0**31
+_INTEGER_SCALE = {np.dtype(np.int16): 2.0**-15, np.dtype(np.int32): 2.0**-31}
+
+
+class Decoder(Protocol):
+    """What a source of native audio offers to `AudioReader`."""
+
+    sample_rate: int
+    channels: int
+    expected_frames: int | None
+    warnings: list[str]
+
+    def blocks(self) -> Iterator[np.ndarray]:
+        """Yields (num_samples, channels) float32."""
+        ...
+
+    def close(self) -> None:
+        """Releases the source."""
+        ...
+
+
+@dataclass(frozen=True)
+class Waveform:
+    """A whole recording.
+
+    `samples` (num_samples,) float32, mono at 16 kHz, full scale 1.0. `path` as given, "" for an array.
+    `sample_rate` (Hz) and `channels` are those of the source. `warnings`: one sentence each.
+    """
+
+    samples: np.ndarray
+    path: str
+    sample_rate: int
+    channels: int
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def duration(self) -> float:
+        """Decoded length in seconds."""
+        return len(self.samples) / SAMPLE_RATE
+
+
+class AudioReader:
+    """One recording as an iterator of mono 16 kHz float32 blocks, each (num_samples,), of varying length.
+
+    It can be read once. `path` as given, `sample_rate` (Hz) and `channels` of the source, `num_samples` (16 kHz
+    samples delivered so far), `expected_samples` (a guess from the header for progress bars, or None).
+    """
+
+    def __init__(self, decoder: Decoder, path: str = "", channel: int | None = None) -> None:
+        self.path = path
+        self.sample_rate = decoder.sample_rate
+        self.channels = decoder.channels
+        self.num_samples = 0
+        self.expected_samples: int | None = None
+        if decoder.expected_frames is not None:
+            self.expected_samples = round(decoder.expected_frames * SAMPLE_RATE / decoder.sample_rate)
+        self._decoder = decoder
+        self._channel = channel
+        self._name = shown_name(path) if path else "array"
+        self._warnings: tuple[str, ...] = ()
+        self._peak = 0.0
+        self._started = False
+        if channel is not None and not 1 <= channel <= self.channels:
+            self.close()
+            raise AudioError(
+                f"{self._name}: channel {channel} was asked for; the recording has {self.channels}, counted from 1"
+            )
+
+    @property
+    def duration(self) -> float:
+        """Seconds delivered so far; the decoded length after the last block."""
+        return self.num_samples / SAMPLE_RATE
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the caller should tell the user, one sentence each; complete after the last block."""
+        return (*self._decoder.warnings, *self._warnings)
+
+    @property
+    def total_seconds(self) -> float | None:
+        """Length that the header promises, for progress bars; None where it promises nothing."""
+        return None if self.expected_samples is None else self.expected_samples / SAMPLE_RATE
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        """Yields the blocks.
+
+        Raises
+        ------
+        AudioError
+            Damage that leaves nothing to decode, a sample that is not a finite number, or a second reading.
+        """
+        if self._started:
+            raise AudioError(f"{self._name}: was read already; open it again to read it again")
+        self._started = True
+        stream = None
+        if self.sample_rate != SAMPLE_RATE:
+            stream = soxr.ResampleStream(self.sample_rate, SAMPLE_RATE, 1, dtype="float32", quality="HQ")
+        for native in self._native_blocks():
+            yield from self._deliver(native if stream is None else stream.resample_chunk(native))
+        if stream is not None:
+            yield from self._deliver(stream.resample_chunk(np.zeros(0, np.float32), last=True))
+        if self.num_samples == 0:
+            self._warnings += ("the recording holds no samples",)
+        elif self._peak == 0:
+            self._warnings += ("the recording is silent: every sample is zero",)
+
+    def _deliver(self, block: np.ndarray) -> Iterator[np.ndarray]:
+        """Yields a block that is not empty, and counts it."""
+        if len(block):
+            self.num_samples += len(block)
+            yield block
+
+    def _native_blocks(self) -> Iterator[np.ndarray]:
+        """Yields mono blocks of `_BLOCK_SECONDS` at the native rate, the last one shorter."""
+        size = _BLOCK_SECONDS * self.sample_rate
+        pieces: list[np.ndarray] = []
+        held = done = 0
+        for raw in self._decoder.blocks():
+            mono = self._mix(raw)
+            self._check(mono, done)
+            done += len(mono)
+            while len(mono):
+                piece, mono = mono[: size - held], mono[size - held :]
+                pieces.append(piece)
+                held += len(piece)
+                if held == size:
+                    yield np.concatenate(pieces)
+                    pieces, held = [], 0
+        if held:
+            yield np.concatenate(pieces)
+
+    def _mix(self, raw: np.ndarray) -> np.ndarray:
+        """(num_samples,) float32, a copy: the chosen channel, or the mean of all in a fixed order."""
+        if self._channel is not None:
+            return np.array(raw[:, self._channel - 1])
+        mono = np.array(raw[:, 0])
+        for index in range(1, self.channels):
+            mono += raw[:, index]
+        if self.channels > 1:
+            mono /= np.float32(self.channels)
+        return mono
+
+    def _check(self, mono: np.ndarray, done: int) -> None:
+        """Raises `AudioError` where a sample is not a finite number of sensible size."""
+        peak = float(np.max(np.abs(mono))) if len(mono) else 0.0
+        # Also false for NaN.
+        if not peak <= _LARGEST_SAMPLE:
+            first = int(np.argmin(np.abs(mono) <= _LARGEST_SAMPLE))
+            raise AudioError(
+                f"{self._name}: the sample at {(done + first) / self.sample_rate:.3f} s is {mono[first]:g}; samples "
+                "must be finite numbers, full scale 1.0; repair the recording or export it again"
+            )
+        self._peak = max(self._peak, peak)
+
+    def close(self) -> None:
+        """Closes the source; may be called twice."""
+        self._decoder.close()
+
+    def __enter__(self) -> AudioReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _ArrayDecoder:
+    """Blocks of an array, as a `Decoder`."""
+
+    def __init__(self, samples: np.ndarray, sample_rate: int) -> None:
+        self._samples = samples
+        self._scale = _INTEGER_SCALE.get(samples.dtype)
+        self.sample_rate = sample_rate
+        self.channels: int = samples.shape[1]
+        self.expected_frames: int | None = len(samples)
+        self.warnings: list[str] = []
+
+    def blocks(self) -> Iterator[np.ndarray]:
+        """Yields (num_samples, channels) float32."""
+        for start in range(0, len(self._samples), 65_536):
+            block = self._samples[start : start + 65_536]
+            yield (block if self._scale is None else block * self._scale).astype(np.float32)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+def from_array(samples: np.ndarray, sample_rate: int, channel: int | None = None) -> AudioReader:
+    """Reader of samples in memory, (num_samples,) or (num_samples, channels).
+
+    float32 and float64 have full scale 1.0, int16 and int32 their own range; `channel` counts from 1.
+
+    Raises
+    ------
+    AudioError
+        Another shape or dtype, no channels, more channels than samples (transposed), or a rate that is not positive.
+    """
+    array = np.asarray(samples)
+    if array.dtype not in (np.float32, np.float64, np.int16, np.int32):
+        raise AudioError(f"array: dtype is {array.dtype}; give float32, float64, int16 or int32")
+    if array.ndim not in (1, 2):
+        raise AudioError(f"array: shape is {array.shape}; give (num_samples,) or (num_samples, channels)")
+    if array.ndim == 2 and not (1 <= array.shape[1] <= max(len(array), 1)):
+        raise AudioError(f"array: shape is {array.shape}; give (num_samples, channels), transposed if need be")
+    if sample_rate <= 0:
+        raise AudioError(f"array: sample rate is {sample_rate}; it must be above 0 Hz")
+    return AudioReader(_ArrayDecoder(array.reshape(len(array), -1), int(sample_rate)), "", channel)
+
+
+def open_audio(
+    source: str | os.PathLike[str] | np.ndarray, channel: int | None = None, *, sample_rate: int | None = None
+) -> AudioReader:
+    """Reader of a recording: a file, or an array with its `sample_rate` in Hz (see `from_array`).
+
+    `channel` counts from 1; None takes the mean of all. Use it in a `with` statement or close it.
+
+    Raises
+    ------
+    AudioError
+        No such file, not a file, not readable, empty, not a recording, a format that needs the extra `media`, a
+        channel that the recording does not have, or a `sample_rate` without an array or the other way round.
+    """
+    if isinstance(source, np.ndarray):
+        if sample_rate is None:
+            raise AudioError("array: sample_rate is missing; give the rate of the samples in Hz")
+        return from_array(source, sample_rate, channel)
+    text = os.fspath(source)
+    name = shown_name(text)
+    if sample_rate is not None:
+        raise AudioError(f"{name}: sample_rate {sample_rate} was given for a file; files state their own, leave it out")
+    file, size = _open_file(text, name)
+    try:
+        decoder: Decoder = SndfileDecoder(text, name, file, size)
+    except soundfile.LibsndfileError as error:
+        with file:
+            _refuse_text(file, name)
+        decoder = _open_media(text, name, error)
+    except BaseException:
+        file.close()
+        raise
+    return AudioReader(decoder, text, channel)
+
+
+def load(path: str | os.PathLike[str], channel: int | None = None) -> Waveform:
+    """The whole recording in memory: 230 MB an hour.
+
+    Raises
+    ------
+    AudioError
+        As `open_audio`, or damage found while decoding.
+    """
+    with open_audio(path, channel) as reader:
+        return collect(reader)
+
+
+def collect(reader: AudioReader) -> Waveform:
+    """The rest of `reader` as one array; the reader's errors pass through."""
+    blocks = list(reader)
+    samples = np.concatenate(blocks) if blocks else np.zeros(0, np.float32)
+    return Waveform(samples, reader.path, reader.sample_rate, reader.channels, reader.warnings)
+
+
+def shown_name(path: str) -> str:
+    """`path` as it may stand in a one-line message: escaped where it holds line breaks or broken characters."""
+    return path if path.isprintable() else ascii(path)
+
+
+def _open_file(path: str, name: str) -> tuple[BinaryIO, int]:
+    """The open file and its size in bytes; raises `AudioError` for what is no readable, non-empty file."""
+    if not path:
+        raise AudioError("the path of a recording is empty; give the name of a file")
+    try:
+        # Before opening: opening a FIFO would wait for a writer.
+        mode = os.stat(path).st_mode
+        if stat.S_ISDIR(mode):
+            raise AudioError(f"{name}: is a directory; give the recordings in it one by one")
+        if not stat.S_ISREG(mode):
+            raise AudioError(f"{name}: is a pipe or device; give a regular file")
+        file = open(path, "rb")  # noqa: SIM115
+    except FileNotFoundError as error:
+        raise AudioError(f"{name}: no such file; check the path") from error
+    except PermissionError as error:
+        raise AudioError(f"{name}: permission denied; make it readable") from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise AudioError(f"{name}: cannot be opened ({reason}); check the path") from error
+    size = os.fstat(file.fileno()).st_size
+    if size == 0:
+        file.close()
+        raise AudioError(f"{name}: the file is empty (0 bytes); copy or record it again")
+    return file, size
+
+
+def _refuse_text(file: BinaryIO, name: str) -> None:
+    """Raises `AudioError` where the file is text: a web page, a list, or notes under a recording's name."""
+    file.seek(0)
+    start = file.read(4096)
+    try:
+        # A character cut at the end of the sample is no proof against text.
+        text = start[:4092].decode("utf-8") if len(start) == 4096 else start.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if len(start) < 4096 or error.start < 4088:
+            return
+        text = start[: error.start].decode("utf-8")
+    if all(character.isprintable() or character in "\t\n\r\f\ufeff" for character in text):
+        raise AudioError(
+            f"{name}: is a text file, not a recording; give a wav, flac, mp3, ogg, m4a or other audio file"
+        )
+
+
+def _open_media(path: str, name: str, reason: soundfile.LibsndfileError) -> Decoder:
+    """Decoder from the extra `media`; raises `AudioError` naming the extra where it is not installed."""
+    try:
+        from .media import MediaDecoder
+    except ImportError as error:
+        raise AudioError(
+            f"{name}: libsndfile cannot read it ({reason.error_string.strip().rstrip('.')}); m4a, mp4, webm and other "
+            "media need PyAV: pip install 'diarize-cuda[media]'"
+        ) from error
+    return MediaDecoder(path, name)

@@ -1,0 +1,130 @@
+"""Decoding through libsndfile: wav, flac, mp3, ogg, opus, aiff, caf and the rest of its formats.
+
+Delivers blocks of every channel at the native rate; mixing and resampling are the caller's (diarize/audio.py).
+The length is what was decoded. What the header says serves for a warning and a progress bar only.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from types import TracebackType
+from typing import BinaryIO
+
+import numpy as np
+import soundfile
+
+from .errors import AudioError
+from .headers import Claim, TruthfulFile, read_claim
+
+# Samples per channel that one call decodes; at damage in an mp3, what the same call decoded before it is lost.
+_CALL_FRAMES = 4096
+# Shorter gaps between header and audio go unmentioned: far below the 17 ms of a frame of the networks.
+_TOLERANCE_SECONDS = 0.01
+_UNKNOWN_FRAMES = 1 << 62
+
+
+class SndfileDecoder:
+    """Blocks of one recording, decoded in order by libsndfile.
+
+    `sample_rate` in Hz, `channels`, `expected_frames` (samples per channel that the header promises, None where it
+    does not say) are known from the start; `warnings` is complete after the last block.
+
+    Raises
+    ------
+    soundfile.LibsndfileError
+        libsndfile does not know the format.
+    AudioError
+        The file ends within its header.
+    """
+
+    def __init__(self, path: str, name: str, file: BinaryIO, size: int) -> None:
+        self._name = name
+        self._file = file
+        self._claim: Claim = read_claim(file, size)
+        self._view: TruthfulFile | None = None
+        self.warnings: list[str] = []
+        if self._claim.warning is not None:
+            self.warnings.append(self._claim.warning)
+        try:
+            self._sound = self._open(path)
+        except soundfile.LibsndfileError as error:
+            if self._claim.cut:
+                raise self._cut(size) from error
+            raise
+        if self._claim.cut and self._sound.frames == 0:
+            self._sound.close()
+            raise self._cut(size)
+        self.sample_rate: int = self._sound.samplerate
+        self.channels: int = self._sound.channels
+        frames = self._claim.frames
+        if frames is None and 0 < self._sound.frames < _UNKNOWN_FRAMES:
+            frames = self._sound.frames
+        self.expected_frames: int | None = frames
+
+    def _open(self, path: str) -> soundfile.SoundFile:
+        """The file itself, or a view of it where its header does not fit."""
+        if self._claim.prefix:
+            self._view = TruthfulFile(self._file, self._claim.prefix, self._claim.skip)
+            return soundfile.SoundFile(self._view)
+        # Bytes, because libsndfile's wrapper cannot encode a name that is not valid UTF-8.
+        return soundfile.SoundFile(os.fsencode(path) if os.name == "posix" else path)
+
+    def _cut(self, size: int) -> AudioError:
+        """Error for a file of `size` bytes that ends too soon to hold audio."""
+        return AudioError(f"{self._name}: the file ends within its header ({size} bytes); copy or record it again")
+
+    def blocks(self) -> Iterator[np.ndarray]:
+        """Yields (num_samples, channels) float32; full scale is 1.0. A block is valid until the next one."""
+        frames = _CALL_FRAMES
+        buffer = np.zeros((frames, self.channels), np.float32)
+        # The wrapper's own read() seeks twice a call and drops what was decoded before damage; the C function that
+        # it calls returns the honest count.
+        read = soundfile._snd.sf_readf_float
+        pointer = soundfile._ffi.cast("float*", buffer.ctypes.data)
+        decoded = 0
+        while True:
+            count = int(read(self._sound._file, pointer, frames))
+            if count > 0:
+                decoded += count
+                yield buffer[:count]
+            if count < frames:
+                break
+        self._check_end(decoded)
+
+    def _check_end(self, decoded: int) -> None:
+        """Adds a warning where the audio ended before the header's promise.
+
+        Raises
+        ------
+        AudioError
+            The disk failed, or nothing at all could be decoded of a recording that should hold something.
+        """
+        if self._view is not None and self._view.error is not None:
+            reason = self._view.error.strerror or str(self._view.error)
+            raise AudioError(f"{self._name}: reading failed ({reason}); check the disk") from self._view.error
+        expected = self.expected_frames
+        failed = soundfile._snd.sf_error(self._sound._file) != 0
+        if decoded == 0 and (failed or expected):
+            promised = "" if expected is None else f" of the {expected / self.sample_rate:.1f} s that its header states"
+            raise AudioError(f"{self._name}: nothing{promised} could be decoded; copy or record it again")
+        at = decoded / self.sample_rate
+        if expected is not None and expected - decoded > _TOLERANCE_SECONDS * self.sample_rate:
+            self.warnings.append(
+                f"the audio ends early: the header says {expected / self.sample_rate:.1f} s, {at:.1f} s decoded"
+            )
+        elif failed:
+            self.warnings.append(f"decoding stopped at {at:.1f} s because the file is damaged there")
+
+    def close(self) -> None:
+        """Closes the file; may be called twice."""
+        self._sound.close()
+        self._file.close()
+
+    def __enter__(self) -> SndfileDecoder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
