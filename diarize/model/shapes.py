@@ -18,7 +18,7 @@ _BATCH_NORM = ("weight", "bias", "running_mean", "running_var")
 
 
 def segmentation_shapes() -> Shapes:
-    """Shapes of the segmentation network: sinc bank, two convolutions, four bidirectional LSTM layers, three linears."""
+    """Shapes of the segmentation network: sinc bank, two convolutions, four bidirectional LSTM layers, three linear."""
     shapes: Shapes = {"conv0.weight": (80, 1, 251)}
     for name, shape in (("conv1", (60, 80, 5)), ("conv2", (60, 60, 5)), ("lin0", (128, 256)), ("lin1", (128, 128))):
         shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}

@@ -23,6 +23,7 @@ _log = logging.getLogger(__name__)
 SEGMENTATION_FILE = "segmentation-3.0.safetensors"
 CAMPPLUS_FILE = "campplus.safetensors"
 CAMPPLUS_PLDA_FILE = "campplus-plda.safetensors"
+BUNDLED_FILES = (SEGMENTATION_FILE, CAMPPLUS_FILE, CAMPPLUS_PLDA_FILE)
 
 _REMEDY = "install the package again: pip install --force-reinstall --no-deps diarize-cuda"
 
@@ -92,6 +93,30 @@ def combined_checksum(parts: Mapping[str, str]) -> str:
     return hashlib.sha256(listing.encode()).hexdigest()
 
 
+def bundled_checksum() -> str:
+    """Checksum of the model "campplus" as the manifest states it.
+
+    Raises
+    ------
+    ModelError
+        The manifest is missing or damaged.
+    """
+    manifest = bundle.read_manifest()
+    return combined_checksum({name: manifest[name].sha256 for name in BUNDLED_FILES})
+
+
+def bundled_licence(name: str) -> tuple[str, str]:
+    """Licence and sha256 of the bundled file `name`, as the manifest states them.
+
+    Raises
+    ------
+    ModelError
+        The manifest is missing or damaged.
+    """
+    entry = bundle.read_manifest()[name]
+    return entry.licence, entry.sha256
+
+
 def load_campplus_model() -> ModelWeights:
     """The model "campplus": bundled segmentation, CAM++ and PLDA.
 
@@ -100,17 +125,14 @@ def load_campplus_model() -> ModelWeights:
     ModelError
         A bundled file is missing or damaged.
     """
-    manifest = bundle.read_manifest()
-    segmentation, embedding, plda = load_segmentation(), load_campplus(), load_campplus_plda()
-    files = (SEGMENTATION_FILE, CAMPPLUS_FILE, CAMPPLUS_PLDA_FILE)
     return ModelWeights(
         name="campplus",
         network=EmbeddingNetwork.CAMPPLUS,
-        checksum=combined_checksum({name: manifest[name].sha256 for name in files}),
-        licences=tuple(f"{name}: {manifest[name].licence}" for name in files),
-        segmentation=segmentation,
-        embedding=embedding,
-        plda=plda,
+        checksum=bundled_checksum(),
+        licences=tuple(f"{name}: {bundled_licence(name)[0]}" for name in BUNDLED_FILES),
+        segmentation=load_segmentation(),
+        embedding=load_campplus(),
+        plda=load_campplus_plda(),
     )
 
 
@@ -124,8 +146,7 @@ def load_model(name: str | Path) -> ModelWeights:
     """
     from . import registry
 
-    resolved = registry.resolve(name)
-    model = load_campplus_model() if resolved == "campplus" else registry.load_installed(resolved)
+    model = registry.load(name)
     _log.info("model %s, checksum %s", model.name, model.checksum)
     return model
 
