@@ -21,7 +21,19 @@ class Op(Enum):
 
     # One line per operation: value, then (inputs) -> (outputs); weights; parameters.
     LINEAR = "linear"  # (rows, C_in) -> (rows, C_out); weight (C_out, C_in), bias (C_out); activation
+    SINC = "sinc"  # (num_samples,) -> (positions, C); weight (C, taps): half even, half odd; stride; less centre sample
+    SINC_POOL = "sinc_pool"  # (window samples,), (positions, C) -> (T, C); filters, wav_*, weight, bias; stride, norm
+    CONV_POOL = "conv_pool"  # (T_in, C_in) -> (T, C_out); weight (C_out, C_in, taps), bias, norm_*; max 3, norm, leaky
+    BILSTM = "bilstm"  # (T, B, C_in) -> (T, B, 2 hidden); weight_ih, weight_hh, bias_ih, bias_hh, same with _reverse
     LOG_MEL = "log_mel"  # (num_samples,) -> (frames, mels); window (400), mel (mels, 256); floor; frames step by 160
+    # CAM++: several sequences share one axis of columns (10 ms) or rows (20 ms). Spans (N, 2) int64 are the first place
+    # and length of each; starts are multiples of 4 columns or 2 rows, with as many free places before each and after
+    # the last. A sequence's results do not depend on the others. Free places may hold anything in outputs.
+    CAM_HEAD = "cam_head"  # (columns, 80) zero where free, spans -> (columns, 320) zero where free; see campplus.py
+    CAM_TDNN = "cam_tdnn"  # (columns, 320), spans in rows -> (rows, 128 of 512) ReLU; weight (128, 320, 5), bias
+    CAM_BLOCK = "cam_block"  # spans -> (rows, C) in place: adds 32 columns a layer; weights per layer; layers, dilation
+    CAM_TRANSIT = "cam_transit"  # (rows, C_in), spans -> (rows, >= C_out); scale, shift, ReLU, weight, bias; activation
+    STATISTICS = "statistics"  # (rows, C), spans -> (N, 2 C): mean, then unbiased standard deviation
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,15 @@ PREPARERS: Mapping[Op, str] = {
     # One line per operation: the module of diarize.cpu and its function (Layer) -> BoundLayer.
     # Names, not functions, so that a network loads and compiles only what it uses.
     Op.LINEAR: "linear:prepare_linear",
+    Op.CAM_HEAD: "campplus:prepare_head",
+    Op.CAM_TDNN: "campplus:prepare_tdnn",
+    Op.CAM_BLOCK: "campplus:prepare_block",
+    Op.CAM_TRANSIT: "campplus:prepare_transit",
+    Op.STATISTICS: "campplus:prepare_statistics",
+    Op.SINC: "sincnet:prepare_sinc",
+    Op.SINC_POOL: "sincnet:prepare_sinc_pool",
+    Op.CONV_POOL: "sincnet:prepare_conv_pool",
+    Op.BILSTM: "lstm:prepare_bilstm",
     Op.LOG_MEL: "fbank:prepare_log_mel",
 }
 
