@@ -50,6 +50,11 @@ class Framing:
         """First frame of the recording that `window` covers, rounded half to even in float64."""
         return int(np.rint(window * self.step_seconds / FRAME_STEP))
 
+    @property
+    def first_frames(self) -> np.ndarray:
+        """First frame of every window, (num_windows,) int64."""
+        return np.rint(np.arange(self.num_windows) * self.step_seconds / FRAME_STEP).astype(np.int64)
+
 
 def num_windows(num_samples: int, step_samples: int) -> int:
     """Number of windows for `num_samples` samples: all full ones, and a zero-padded one for a remainder.
@@ -71,4 +76,7 @@ def frame_middle(frame: int | np.ndarray) -> float | np.ndarray:
     >>> frame_middle(0)
     0.03096875
     """
-    return frame * FRAME_STEP + 0.5 * RECEPTIVE_FIELD
+    # Half the sum of the field's start and end, as pyannote.core computes it: durations such as 67.5 ms are printed
+    # with three decimals, and any other order of operations rounds some of them the other way.
+    start = frame * FRAME_STEP
+    return 0.5 * (start + (start + RECEPTIVE_FIELD))

@@ -1,0 +1,81 @@
+"""Agglomerative clustering: flat clusters of a dendrogram cut at a distance.
+
+`centroid_clusters` is community-1's: centroid linkage with the flat clusters and the numbering of scipy, which decide
+the order of speakers. `average_clusters` is for CAM++: average linkage on cosine distance. The inner loops are compiled
+in `linkage.py`, which is imported on first use.
+
+References
+----------
+Muellner (2011), "Modern hierarchical, agglomerative clustering algorithms", arXiv:1109.2378.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .plda import unit
+
+
+def centroid_clusters(points: np.ndarray, cut: float) -> np.ndarray:
+    """Flat clusters (N,) int64 of centroid linkage on Euclidean distance, cut at `cut`.
+
+    `points` (N, D), N at least 1, not normalised here. A cluster is a subtree in which no merge is farther than
+    `cut`, so merges closer than those below them (inversions) are handled. Numbers follow the tree from the root:
+    subtrees left before right, then single points, as scipy's `fcluster` numbers them.
+    """
+    points = np.ascontiguousarray(points, dtype=np.float64)
+    if len(points) == 1:
+        return np.zeros(1, dtype=np.int64)
+    from . import linkage
+
+    merges, heights = linkage.centroid_by_matrix(linkage.distances(points))
+    return flat_clusters(merges, heights, cut)
+
+
+def average_clusters(points: np.ndarray, cut: float) -> np.ndarray:
+    """Flat clusters (N,) int64 of average linkage on cosine distance, cut at `cut`, numbered by first member.
+
+    `points` (N, D), N at least 1. Memory N x D: the mean cosine of two clusters is the product of their means.
+    """
+    from . import linkage
+
+    roots = linkage.average_by_chain(unit(np.asarray(points, dtype=np.float64)), cut)
+    return np.unique(roots, return_inverse=True)[1].astype(np.int64)
+
+
+def flat_clusters(merges: np.ndarray, heights: np.ndarray, cut: float) -> np.ndarray:
+    """Flat clusters (N,) int64 of a dendrogram whose subtrees stay within `cut`.
+
+    `merges` (N - 1, 2): the two nodes of each merge, smaller number first; points are 0 to N - 1, merge k is
+    N + k. `heights` (N - 1,): distance of each merge.
+    """
+    num_points = len(heights) + 1
+    left, right = merges[:, 0].tolist(), merges[:, 1].tolist()
+    tallest = heights.tolist()
+    # Nodes are numbered in merge order, so children come before parents.
+    for node in range(num_points - 1):
+        for child in (left[node], right[node]):
+            if child >= num_points:
+                tallest[node] = max(tallest[node], tallest[child - num_points])
+    number = [-1] * (2 * num_points - 1)
+    used = 0
+    stack = [(2 * num_points - 2, False)]
+    while stack:
+        node, expanded = stack.pop()
+        if not expanded and node >= num_points and tallest[node - num_points] > cut:
+            # Both subtrees first, then those of its children that are single points.
+            children = (left[node - num_points], right[node - num_points])
+            stack.append((node, True))
+            stack += [(child, False) for child in reversed(children) if child >= num_points]
+        elif expanded:
+            for child in (left[node - num_points], right[node - num_points]):
+                if child < num_points:
+                    number[child] = used
+                    used += 1
+        else:
+            number[node] = used
+            used += 1
+    for node in range(2 * num_points - 2, num_points - 1, -1):
+        if number[node] >= 0:
+            number[left[node - num_points]] = number[right[node - num_points]] = number[node]
+    return np.array(number[:num_points], dtype=np.int64)

@@ -1,0 +1,117 @@
+"""VBx as community-1 uses it: a variational Bayes mixture of speakers in PLDA space, without the HMM.
+
+Names follow the paper: `gamma` responsibilities, `pi` speaker weights, `Phi` between-speaker variances, `Fa` and `Fb`
+the acoustic and regularisation factors, `rho` the scaled features, `alpha` and `invL` the posterior mean and variance
+of each speaker.
+
+Responsibilities of all N x S pairs are never stored: each iteration walks blocks of rows and keeps only their sums,
+so a ten-hour recording needs megabytes.
+
+References
+----------
+Landini et al. (2022), "Bayesian HMM clustering of x-vector sequences (VBx) in speaker diarization: theory,
+implementation and analysis on standard tasks". Equation numbers below are of that paper.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+MAX_ITERATIONS = 20
+MIN_GAIN = 1e-4
+INIT_SMOOTHING = 7.0
+MIN_PI = 1e-7
+"""A speaker whose weight is not above this is dropped."""
+
+_BLOCK_ROWS = 1024
+
+
+@dataclass(frozen=True)
+class VbxResult:
+    """What VBx found.
+
+    `speakers` (K,) int64: initial clusters kept, in ascending order. `gamma` (N, K) float64: their responsibilities.
+    `pi` (S,) float64: weights of all S initial clusters. `elbo`: the evidence lower bound of each iteration.
+    """
+
+    speakers: np.ndarray
+    gamma: np.ndarray
+    pi: np.ndarray
+    elbo: np.ndarray
+
+
+def vbx(
+    features: np.ndarray, Phi: np.ndarray, labels: np.ndarray, Fa: float, Fb: float, min_pi: float = MIN_PI
+) -> VbxResult:
+    """Speakers and responsibilities, starting from hard clusters.
+
+    `features` (N, R) float64 PLDA features, N at least 1; `Phi` (R,) between-speaker variances; `labels` (N,)
+    initial clusters 0 to S - 1, every one used; speakers with weight above `min_pi` are kept.
+    """
+    num_speakers = int(labels.max()) + 1
+    rho = features * np.sqrt(Phi)
+    # G of eq. (23): what of the likelihood does not depend on the speaker.
+    G = -0.5 * ((features**2).sum(axis=1) + features.shape[1] * np.log(2 * np.pi))
+    counts, sums = _initial_statistics(rho, labels, num_speakers)
+    pi = np.full(num_speakers, 1.0 / num_speakers)
+    elbo: list[float] = []
+    for iteration in range(MAX_ITERATIONS):
+        # Eqs. (17) and (16): posterior variance and mean of every speaker.
+        invL = 1.0 / (1.0 + Fa / Fb * counts[:, None] * Phi)
+        alpha = Fa / Fb * invL * sums
+        offset = Fa * -0.5 * ((invL + alpha**2) @ Phi) + np.log(pi + 1e-8)
+        weights = Fa * alpha.T
+        counts, sums, evidence = _sweep(rho, Fa * G, weights, offset)
+        pi = counts / counts.sum()
+        # Eq. (25): evidence lower bound.
+        elbo.append(evidence + Fb * 0.5 * float(np.sum(np.log(invL) - invL - alpha**2 + 1.0)))
+        if iteration and elbo[-1] - elbo[-2] < MIN_GAIN:
+            break
+    kept = np.flatnonzero(pi > min_pi)
+    gamma = np.empty((len(rho), len(kept)))
+    for rows in _blocks(len(rho)):
+        gamma[rows] = _responsibilities(rho[rows], weights, offset)[0][:, kept]
+    return VbxResult(kept, gamma, pi, np.array(elbo))
+
+
+def _initial_statistics(rho: np.ndarray, labels: np.ndarray, num_speakers: int) -> tuple[np.ndarray, np.ndarray]:
+    """Sums of gamma and of gamma rho per speaker, where gamma is the softmax of 7 x one-hot labels."""
+    far = 1.0 / (np.exp(INIT_SMOOTHING) + num_speakers - 1)
+    lift = (np.exp(INIT_SMOOTHING) - 1.0) * far
+    sums = np.zeros((num_speakers, rho.shape[1]))
+    np.add.at(sums, labels, rho)
+    counts = np.bincount(labels, minlength=num_speakers).astype(np.float64)
+    return far * len(rho) + lift * counts, far * rho.sum(axis=0) + lift * sums
+
+
+def _responsibilities(rho: np.ndarray, weights: np.ndarray, offset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """`gamma` (n, S) of the rows `rho` (n, R), and the log of their norms (n,); eqs. (19) and (23)."""
+    gamma = rho @ weights
+    gamma += offset
+    top = gamma.max(axis=1)
+    gamma -= top[:, None]
+    np.exp(gamma, out=gamma)
+    norm = gamma.sum(axis=1)
+    gamma /= norm[:, None]
+    return gamma, top + np.log(norm)
+
+
+def _sweep(
+    rho: np.ndarray, scaled_G: np.ndarray, weights: np.ndarray, offset: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Sums of gamma (S,), of gamma rho (S, R), and of the log-likelihood, over all rows."""
+    counts = np.zeros(len(offset))
+    sums = np.zeros((len(offset), rho.shape[1]))
+    evidence = 0.0
+    for rows in _blocks(len(rho)):
+        gamma, log_norm = _responsibilities(rho[rows], weights, offset)
+        counts += gamma.sum(axis=0)
+        sums += gamma.T @ rho[rows]
+        evidence += float((log_norm + scaled_G[rows]).sum())
+    return counts, sums, evidence
+
+
+def _blocks(num_rows: int) -> list[slice]:
+    return [slice(start, start + _BLOCK_ROWS) for start in range(0, num_rows, _BLOCK_ROWS)]
