@@ -38,7 +38,7 @@ def pad_bias(bias: np.ndarray | None, c_out: int) -> np.ndarray:
     return padded
 
 
-def make_tile(tile_rows: int, activation: str, accumulate: bool = False) -> Any:
+def make_tile(tile_rows: int, activation: str, accumulate: bool = False, pool: int = 1) -> Any:
     """Intrinsic (a, a_offset, a_stride, b, b_offset, inner, bias, bias_offset, out, out_offset, out_stride).
 
     Bind it at module level: numba keys its disk cache on closure cells, and an intrinsic in a cell has a new identity
@@ -46,7 +46,8 @@ def make_tile(tile_rows: int, activation: str, accumulate: bool = False) -> Any:
 
     Computes tile_rows x PANEL outputs in registers: row i reads `inner` floats at a_offset + i * a_stride, the panel
     (inner, PANEL) lies at b_offset, and row i is written at out_offset + i * out_stride. With `accumulate` the tile
-    starts from what `out` holds instead of the bias.
+    starts from what `out` holds instead of the bias. With `pool` the largest of each `pool` adjacent rows is written,
+    as row i // pool (`tile_rows` must be a multiple).
     """
 
     @intrinsic
@@ -76,9 +77,12 @@ def make_tile(tile_rows: int, activation: str, accumulate: bool = False) -> Any:
                 value = emit.broadcast(row_of[i], loop.index)
                 sums += [emit.fma(value, columns[j], loop.values[i * VECTORS + j]) for j in range(VECTORS)]
             loop.end(sums)
-            for i in range(tile_rows):
+            for i in range(tile_rows // pool):
                 for j in range(VECTORS):
-                    emit.store(emit.activate(loop.values[i * VECTORS + j], activation), out_of[i], j * LANES)
+                    value = loop.values[i * pool * VECTORS + j]
+                    for other in range(1, pool):
+                        value = emit.maximum(value, loop.values[(i * pool + other) * VECTORS + j])
+                    emit.store(emit.activate(value, activation), out_of[i], j * LANES)
             return context.get_dummy_value()
 
         return signature, codegen

@@ -1,0 +1,246 @@
+"""The convolutional front of the segmentation network: sinc filters, pooling, instance norm, convolutions.
+
+The filters run once over a stretch of samples; what differs between windows (the instance norm of the waveform) is an
+affine map, conv(a x + b) = a conv(x) + b sum(filter), applied while pooling. To keep it accurate for a quiet signal on
+a large constant, the filters run on the samples less the one under the filter's centre, c:
+conv(a x + b) = a conv(x - c) + (a c + b) sum(filter), where no two large terms cancel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numba import njit
+
+from ..backend.base import BoundLayer, Buffer
+from ..errors import BackendError
+from ..layers import Layer
+from .gemm import PANEL, TILE_ROWS, make_tile, pack_weight, pad_bias
+
+POOL = 3
+_POOL_ROWS = TILE_ROWS - TILE_ROWS % POOL
+
+_full_filter, _single_filter = make_tile(TILE_ROWS, "none"), make_tile(1, "none")
+_full_pool, _single_pool = make_tile(_POOL_ROWS, "none", pool=POOL), make_tile(POOL, "none", pool=POOL)
+
+
+@njit(cache=True, nogil=True)
+def sinc_filter(
+    samples: np.ndarray, stride: int, even: np.ndarray, odd: np.ndarray, zeros: np.ndarray, out: np.ndarray
+) -> None:
+    """Even and odd filters of 2 * half + 1 taps on the samples less the centre sample.
+
+    samples (N) float32; even and odd (num_panels, half, PANEL), packed weights of the taps after the centre;
+    zeros (num_panels * PANEL); out (positions, 2 * num_filters) float32, position p is centred on sample
+    p * stride + half. Symmetry halves the products: x[c + k] + x[c - k] meets the even taps, the difference the odd.
+    """
+    positions, num_filters = out.shape[0], out.shape[1] // 2
+    panels, half = even.shape[0], even.shape[1]
+    width = panels * PANEL
+    sums = np.empty((TILE_ROWS, half), np.float32)
+    differences = np.empty((TILE_ROWS, half), np.float32)
+    tile = np.empty((2 * TILE_ROWS, width), np.float32)
+    for first in range(0, positions, TILE_ROWS):
+        rows = min(TILE_ROWS, positions - first)
+        for row in range(rows):
+            centre = (first + row) * stride + half
+            middle = samples[centre]
+            for k in range(half):
+                after, before = samples[centre + 1 + k], samples[centre - 1 - k]
+                sums[row, k] = (after - middle) + (before - middle)
+                differences[row, k] = after - before
+        for panel in range(panels):
+            weight, at = panel * half * PANEL, panel * PANEL
+            if rows == TILE_ROWS:
+                _full_filter(sums, 0, half, even, weight, half, zeros, at, tile, at, width)
+                _full_filter(differences, 0, half, odd, weight, half, zeros, at, tile, TILE_ROWS * width + at, width)
+            else:
+                for row in range(rows):
+                    source, target = row * half, row * width + at
+                    _single_filter(sums, source, half, even, weight, half, zeros, at, tile, target, width)
+                    target += TILE_ROWS * width
+                    _single_filter(differences, source, half, odd, weight, half, zeros, at, tile, target, width)
+        for row in range(rows):
+            for c in range(num_filters):
+                out[first + row, c] = tile[row, c]
+            for c in range(num_filters):
+                out[first + row, num_filters + c] = tile[TILE_ROWS + row, c]
+
+
+@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+def moments(samples: np.ndarray) -> tuple[float, float]:
+    """Mean and population variance of float32 samples, in float64."""
+    total, squares = 0.0, 0.0
+    for index in range(samples.size):
+        value = np.float64(samples[index])
+        total += value
+        squares += value * value
+    mean = total / samples.size
+    return mean, max(squares / samples.size - mean * mean, 0.0)
+
+
+@njit(cache=True, nogil=True)
+def rectify_pool(
+    filtered: np.ndarray,
+    samples: np.ndarray,
+    first: int,
+    stride: int,
+    scale: float,
+    shift: float,
+    sums: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    """Largest of POOL adjacent |scale * filtered + (scale * centre + shift) * sums|, the absolute filter outputs.
+
+    filtered (POOL * T or more, C) float32; centre is samples[first + stride * position]; sums (C) float32, the sum of
+    each filter's taps; out (T, C) float32.
+    """
+    times, channels = out.shape
+    gain = np.float32(scale)
+    for t in range(times):
+        base = POOL * t
+        z0 = np.float32(scale * samples[first + stride * base] + shift)
+        z1 = np.float32(scale * samples[first + stride * (base + 1)] + shift)
+        z2 = np.float32(scale * samples[first + stride * (base + 2)] + shift)
+        for c in range(channels):
+            v0 = abs(gain * filtered[base, c] + z0 * sums[c])
+            v1 = abs(gain * filtered[base + 1, c] + z1 * sums[c])
+            v2 = abs(gain * filtered[base + 2, c] + z2 * sums[c])
+            larger = v0 if v0 > v1 else v1
+            out[t, c] = larger if larger > v2 else v2
+
+
+@njit(cache=True, nogil=True)
+def convolve_pool(x: np.ndarray, packed: np.ndarray, bias: np.ndarray, out: np.ndarray) -> None:
+    """Convolution over time and the largest of POOL adjacent outputs.
+
+    x (T_in, C_in) float32; packed (num_panels, taps * C_in, PANEL), the taps of one output in the order of x's memory;
+    out (T, num_panels * PANEL) float32 with POOL * T + taps - 1 <= T_in. The rows under the taps lie next to each
+    other, so the convolution is a matrix product whose rows overlap: nothing is copied.
+    """
+    c_in, inner = x.shape[1], packed.shape[1]
+    times, width = out.shape
+    tile = _POOL_ROWS // POOL
+    for panel in range(packed.shape[0]):
+        weight, column = panel * inner * PANEL, panel * PANEL
+        t = 0
+        while t < times:
+            source, target = POOL * t * c_in, t * width + column
+            if t + tile <= times:
+                _full_pool(x, source, c_in, packed, weight, inner, bias, column, out, target, width)
+                t += tile
+            else:
+                _single_pool(x, source, c_in, packed, weight, inner, bias, column, out, target, width)
+                t += 1
+
+
+@njit(cache=True, nogil=True)
+def normalise_leaky(
+    x: np.ndarray, weight: np.ndarray, bias: np.ndarray, epsilon: float, slope: float, out: np.ndarray
+) -> None:
+    """Instance norm over time and leaky ReLU: x (T, C or more) to out (T, C) float32; weight and bias (C).
+
+    Sums run in float32 over STRETCH rows and in float64 over the stretches.
+    """
+    times, channels = out.shape
+    stretch = 64
+    mean, variance = np.zeros(channels), np.zeros(channels)
+    centre, part = np.empty(channels, np.float32), np.empty(channels, np.float32)
+    for first in range(0, times, stretch):
+        part[:] = 0.0
+        for t in range(first, min(first + stretch, times)):
+            for c in range(channels):
+                part[c] += x[t, c]
+        for c in range(channels):
+            mean[c] += part[c]
+    for c in range(channels):
+        mean[c] /= times
+        centre[c] = mean[c]
+    for first in range(0, times, stretch):
+        part[:] = 0.0
+        for t in range(first, min(first + stretch, times)):
+            for c in range(channels):
+                difference = x[t, c] - centre[c]
+                part[c] += difference * difference
+        for c in range(channels):
+            variance[c] += part[c]
+    scale, shift = np.empty(channels, np.float32), np.empty(channels, np.float32)
+    for c in range(channels):
+        gain = weight[c] / np.sqrt(variance[c] / times + epsilon)
+        scale[c] = gain
+        shift[c] = bias[c]
+    leak = np.float32(slope)
+    for t in range(times):
+        for c in range(channels):
+            value = (x[t, c] - centre[c]) * scale[c] + shift[c]
+            leaked = value * leak
+            out[t, c] = value if value > leaked else leaked
+
+
+def prepare_sinc(layer: Layer) -> BoundLayer:
+    """Samples (N) to (positions, C) float32: symmetric filters on the samples less the centre sample.
+
+    Weight `weight` (C, taps), the first half of the filters even, the second half odd; parameter `stride`.
+
+    Raises
+    ------
+    BackendError
+        The filters do not have these symmetries.
+    """
+    weight, stride = layer.weights["weight"], int(layer.params["stride"])
+    count, half = weight.shape[0] // 2, weight.shape[1] // 2
+    mirrored = weight[:, ::-1]
+    if not (np.array_equal(weight[:count], mirrored[:count]) and np.array_equal(weight[count:], -mirrored[count:])):
+        raise BackendError(f"layer {layer.id}: filters 0 to {count - 1} must be even and the other {count} odd")
+    even, odd = pack_weight(weight[:count, half + 1 :]), pack_weight(weight[count:, half + 1 :])
+    zeros = pad_bias(None, count)
+
+    def run(inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
+        sinc_filter(inputs[0], stride, even, odd, zeros, outputs[0])
+
+    return run
+
+
+def prepare_sinc_pool(layer: Layer) -> BoundLayer:
+    """Samples of one window (N) and their filter outputs (positions, C) to (T, C) float32.
+
+    Applies the instance norm of the waveform, the absolute value, max-pooling by 3, instance norm and leaky ReLU.
+    Weights `filters` (C, taps), `wav_weight` (1), `wav_bias` (1), `weight` (C), `bias` (C); parameters `stride`,
+    `epsilon`, `slope`.
+    """
+    w, stride = layer.weights, int(layer.params["stride"])
+    epsilon, slope = float(layer.params["epsilon"]), float(layer.params["slope"])
+    half = w["filters"].shape[1] // 2
+    sums = w["filters"].astype(np.float64).sum(axis=1).astype(np.float32)
+    gain, offset = float(w["wav_weight"][0]), float(w["wav_bias"][0])
+
+    def run(inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
+        (samples, filtered), out = inputs, outputs[0]
+        mean, variance = moments(samples)
+        scale = gain / np.sqrt(variance + epsilon)
+        rectify_pool(filtered, samples, half, stride, scale, offset - scale * mean, sums, out)
+        normalise_leaky(out, w["weight"], w["bias"], epsilon, slope, out)
+
+    return run
+
+
+def prepare_conv_pool(layer: Layer) -> BoundLayer:
+    """Rows (T_in, C_in) to (T, C_out) float32: convolution over time, max-pooling by 3, instance norm, leaky ReLU.
+
+    Weights `weight` (C_out, C_in, taps), `bias` (C_out), `norm_weight` (C_out), `norm_bias` (C_out); parameters
+    `epsilon`, `slope`.
+    """
+    w = layer.weights
+    epsilon, slope = float(layer.params["epsilon"]), float(layer.params["slope"])
+    c_out = w["weight"].shape[0]
+    packed = pack_weight(w["weight"].transpose(0, 2, 1).reshape(c_out, -1))
+    bias = pad_bias(w["bias"], c_out)
+
+    def run(inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
+        x, out = inputs[0], outputs[0]
+        pooled = np.empty((out.shape[0], bias.size), np.float32)
+        convolve_pool(x, packed, bias, pooled)
+        normalise_leaky(pooled, w["norm_weight"], w["norm_bias"], epsilon, slope, out)
+
+    return run
