@@ -11,6 +11,8 @@ endif
 
 VENV := .venv
 BIN := $(VENV)/bin
+# For mypy: the package as a wheel has it, with cli inside.
+TREE := .mypy_cache/tree/diarize
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .PHONY: demo setup test lint fmt type check clean
@@ -33,7 +35,9 @@ fmt: $(VENV)/.dev
 	$(BIN)/ruff format .
 
 type: $(VENV)/.dev
-	$(BIN)/mypy
+	rm -rf $(TREE) && mkdir -p $(TREE)
+	ln -s "$(CURDIR)"/diarize/* "$(CURDIR)/cli" $(TREE)
+	cd $(TREE)/.. && "$(CURDIR)/$(BIN)/mypy" --config-file "$(CURDIR)/pyproject.toml" -p diarize
 
 check: lint type test
 

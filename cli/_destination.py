@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import OptionError, OutputError
+from ..outputs.files import check_writable, write_text
 from ._formats import Format
 from ._output import write_stdout
 
@@ -24,20 +25,18 @@ class Destination:
     is_folder: bool
     _texts: list[str] = field(default_factory=list)
 
-    def put(self, file_id: str, form: Format, text: str) -> None:
-        """Write `text`, or keep it for the single file.
+    def put(self, stem: str, form: Format, text: str) -> None:
+        """Write the text of the recording named `stem`, or keep it for the single file.
 
         Raises
         ------
         OutputError
             It cannot be written.
         """
-        from ..outputs.files import write_text
-
         if self.path is None:
             write_stdout(text)
         elif self.is_folder:
-            write_text(self.path / f"{file_id}{form.suffix}", text)
+            write_text(self.path / f"{stem}{form.suffix}", text)
         else:
             self._texts.append(text)
 
@@ -49,14 +48,12 @@ class Destination:
         OutputError
             It cannot be written.
         """
-        from ..outputs.files import write_text
-
         if self.path is not None and not self.is_folder and self._texts:
             write_text(self.path, "".join(self._texts))
 
 
 def destination(
-    output: str, audio: Sequence[str], file_ids: Sequence[str], formats: Sequence[Format], force: bool
+    output: str, audio: Sequence[str], stems: Sequence[str], formats: Sequence[Format], force: bool
 ) -> Destination:
     """The destination that `-o` means for these recordings and formats, after checking that it can be written.
 
@@ -67,8 +64,6 @@ def destination(
     OutputError
         It cannot be written, or a result exists and `force` is False.
     """
-    from ..outputs.files import check_writable
-
     if output == "-":
         return Destination(None, is_folder=False)
     if not output:
@@ -76,7 +71,7 @@ def destination(
     path = Path(output)
     several = len(formats) > 1 or (len(audio) > 1 and not path.suffix)
     if path.is_dir() or output.endswith(os.sep) or (several and not path.exists()):
-        files = [path / f"{name}{form.suffix}" for name in file_ids for form in formats]
+        files = [path / f"{stem}{form.suffix}" for stem in stems for form in formats]
         _make_folder(path)
         target = Destination(path, is_folder=True)
     else:
@@ -90,8 +85,7 @@ def destination(
     for file in files:
         if file.is_file() and not force:
             raise OutputError(f"{file} exists already; --force replaces it")
-    for folder_or_file in {files[0].parent: files[0]}.values():
-        check_writable(folder_or_file)
+        check_writable(file)
     return target
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -10,8 +9,6 @@ from typing import Annotated
 import typer
 
 from ..errors import OptionError
-
-MODELS = ("auto", "campplus", "community-1")
 
 
 class Mode(StrEnum):
@@ -21,30 +18,18 @@ class Mode(StrEnum):
     fast = "fast"
 
 
-def check_model(value: str) -> str:
-    """`value`, if it is a known model's name or a folder.
+def check_model(value: str) -> None:
+    """Nothing where `value` is a known model's name or something that exists; the library checks the rest.
 
     Raises
     ------
     OptionError
         It is neither.
     """
-    if value in MODELS or Path(value).is_dir():
-        return value
-    raise OptionError(f"unknown model {value!r}; allowed are {', '.join(MODELS)} and an existing folder with weights")
+    from ..model.registry import AUTO, NAMES
 
-
-def check_device(value: str) -> str:
-    """`value`, if it has the form of a device: auto, cpu, cuda or cuda:N.
-
-    Raises
-    ------
-    OptionError
-        It has another form.
-    """
-    if re.fullmatch(r"auto|cpu|cuda(:\d+)?", value):
-        return value
-    raise OptionError(f"unknown device {value!r}; allowed are auto, cpu, cuda and cuda:N with a GPU's number")
+    if value not in (AUTO, *NAMES) and not Path(value).expanduser().exists():
+        raise OptionError(f"unknown model {value!r}; allowed are {AUTO}, {', '.join(NAMES)} and a folder with a model")
 
 
 Model = Annotated[
@@ -52,7 +37,7 @@ Model = Annotated[
     typer.Option(
         metavar="auto|campplus|community-1|DIR",
         help="Networks and clustering. auto: community-1 where it is installed, else campplus, which is bundled. "
-        "DIR: a folder with community-1's files.",
+        "DIR: a folder that diarize models pull has written.",
         envvar="DIARIZE_MODEL",
     ),
 ]

@@ -22,8 +22,9 @@ INTERRUPTED = 130
 
 
 def say(message: str) -> None:
-    """Print one line on stderr."""
-    print("diarize:", " ".join(message.splitlines()), file=sys.stderr, flush=True)
+    """Print one line on stderr; control characters, as in an odd file name, are shown escaped."""
+    line = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in message)
+    print(f"diarize: {line}", file=sys.stderr, flush=True)
 
 
 def report(error: BaseException, verbosity: int, subject: str = "") -> None:
@@ -54,7 +55,7 @@ def write_stdout(text: str) -> None:
     try:
         # Bytes, so that neither the locale nor a file name that is not UTF-8 can make it fail.
         sys.stdout.flush()
-        sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
+        sys.stdout.buffer.write(text.encode("utf-8", "replace"))
         sys.stdout.buffer.flush()
     except BrokenPipeError:
         raise

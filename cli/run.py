@@ -52,11 +52,15 @@ def run(
     min_speakers: Annotated[int | None, typer.Option(metavar="N", min=1, help="Fewest speakers.")] = None,
     max_speakers: Annotated[int | None, typer.Option(metavar="N", min=1, help="Most speakers.")] = None,
     exclusive: Annotated[
-        bool, typer.Option("--exclusive", help="One speaker at a time: overlapped speech goes to the likelier one.")
+        bool,
+        typer.Option(
+            "--exclusive",
+            help="One speaker at a time: overlapped speech goes to the likelier one. json always holds both forms.",
+        ),
     ] = False,
     file_id: Annotated[
         str | None,
-        typer.Option(metavar="ID", help="Name of the recording in the result. [default: its file name, no suffix]"),
+        typer.Option(metavar="ID", help="Name of the recording in the result. [default: its file name without suffix]"),
     ] = None,
     channel: Annotated[
         int | None,
@@ -76,17 +80,19 @@ def run(
     verbosity = verbose - quiet
     with exit_codes(verbosity):
         start_logging(verbosity)
+        from ..backend.select import check_device_name
         from ..types import SpeakerBounds
 
         bounds = SpeakerBounds.of(num_speakers, min_speakers, max_speakers)
         _options.check_model(model)
-        _options.check_device(device)
+        check_device_name(device)
         formats = parse_formats(format_)
-        names = _file_ids(audio, file_id)
-        target = destination(output, audio, names, formats, force)
+        _check_file_id(file_id, len(audio))
+        stems = _stems(audio)
+        target = destination(output, audio, stems, formats, force)
         pipeline = _load(model, device, mode.value, threads, verbosity)
         job = _Job(pipeline, bounds, channel, exclusive, formats, target, verbosity)
-        failed = sum(not job.process(path, name) for path, name in zip(audio, names, strict=True))
+        failed = sum(not job.process(path, stem, file_id or stem) for path, stem in zip(audio, stems, strict=True))
         target.close()
         if verbosity >= 1:
             say(f"peak memory {_peak_memory_mb():.0f} MB")
@@ -117,7 +123,7 @@ class _Job:
         self._target = target
         self._verbosity = verbosity
 
-    def process(self, path: str, file_id: str) -> bool:
+    def process(self, path: str, stem: str, file_id: str) -> bool:
         """Diarize one recording and hand over its result; False where that failed and was reported."""
         start = time.perf_counter()
         try:
@@ -125,7 +131,7 @@ class _Job:
                 result = self._pipeline.diarize(path, bounds=self._bounds, channel=self._channel, progress=show)
             seconds = time.perf_counter() - start
             for form in self._formats:
-                self._target.put(file_id, form, form.render(result, file_id, self._exclusive))
+                self._target.put(stem, form, form.render(result, file_id, self._exclusive))
         except OptionError:
             raise
         except (DiarizeError, MemoryError) as error:
@@ -149,23 +155,26 @@ def _summarise(path: str, result: Diarization, seconds: float, verbosity: int) -
         say(f"{name}: " + ", ".join(f"{stage} {value:.2f} s" for stage, value in result.timings.items()))
 
 
-def _file_ids(audio: list[str], file_id: str | None) -> list[str]:
-    if file_id is not None:
-        if len(audio) > 1:
-            raise OptionError(f"--file-id {file_id} names one recording, but {len(audio)} are given; leave it out")
-        if not file_id or file_id in (".", "..") or "/" in file_id or file_id != "_".join(file_id.split()):
-            raise OptionError(f"--file-id {file_id!r} holds a space or a slash; use letters, digits, - and _")
-        return [file_id]
-    # RTTM separates its fields by white space, so a name's spaces become underscores.
-    names = ["_".join(Path(path).stem.split()) or "recording" for path in audio]
+def _stems(audio: list[str]) -> list[str]:
+    """The recordings' names without folder and suffix, each of which names one result."""
+    stems = [Path(path).stem or "recording" for path in audio]
     seen: dict[str, str] = {}
-    for path, name in zip(audio, names, strict=True):
-        if name in seen:
-            raise OptionError(
-                f"{seen[name]} and {path} have the same name {name!r} in the result; rename one or run them separately"
-            )
-        seen[name] = path
-    return names
+    for path, stem in zip(audio, stems, strict=True):
+        # RTTM has no white space within a name, so names that differ in nothing else become one.
+        key = "_".join(stem.split())
+        if key in seen:
+            raise OptionError(f"{seen[key]} and {path} have the same name in the result; rename one or run them apart")
+        seen[key] = path
+    return stems
+
+
+def _check_file_id(file_id: str | None, num_recordings: int) -> None:
+    if file_id is None:
+        return
+    if num_recordings > 1:
+        raise OptionError(f"--file-id {file_id} names one recording, but {num_recordings} are given; leave it out")
+    if not file_id.strip():
+        raise OptionError(f"--file-id is {file_id!r}; it must hold at least one visible character")
 
 
 def _load(model: str, device: str, mode: str, threads: int | None, verbosity: int) -> Pipeline:
@@ -173,9 +182,9 @@ def _load(model: str, device: str, mode: str, threads: int | None, verbosity: in
 
     pipeline = Pipeline.from_pretrained(model, device, mode, threads)
     if verbosity >= 0:
-        say(f"model {pipeline.model_name}, device {pipeline.device}, mode {pipeline.mode}")
-        for note in pipeline.notes:
-            say(note)
+        say(f"model {pipeline.model_name}, device {pipeline.device}, mode {pipeline.mode.name.lower()}")
+        if pipeline.notes:
+            say("; ".join(pipeline.notes))
     return pipeline
 
 
