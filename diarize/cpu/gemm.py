@@ -73,9 +73,12 @@ def make_tile(tile_rows: int, activation: str, accumulate: bool = False, pool: i
             panel_row = emit.address(b_start, builder.mul(loop.index, ir.Constant(I64, PANEL)))
             columns = [emit.load(panel_row, j * LANES) for j in range(VECTORS)]
             sums = []
+            index = loop.index
             for i in range(tile_rows):
-                value = emit.broadcast(row_of[i], loop.index)
-                sums += [emit.fma(value, columns[j], loop.values[i * VECTORS + j]) for j in range(VECTORS)]
+                value = emit.broadcast(row_of[i], index)
+                row = [emit.fma(value, columns[j], loop.values[i * VECTORS + j]) for j in range(VECTORS)]
+                index, *row = emit.pin(index, *row)
+                sums += row
             loop.end(sums)
             for i in range(tile_rows // pool):
                 for j in range(VECTORS):

@@ -29,6 +29,9 @@ def _lanes_and_registers() -> tuple[int, int]:
 
 LANES, REGISTERS = _lanes_and_registers()
 
+# Constraint letter of a vector register in inline assembly.
+_VECTOR_REGISTER = "w" if "aarch64" in llvm.get_default_triple() else "v" if LANES == 16 else "x"
+
 
 class Emitter:
     """Emits float32 vector instructions of `lanes` lanes at the builder's position.
@@ -107,6 +110,19 @@ class Emitter:
         if activation == "leaky":
             return self.maximum(value, self.mul(value, self.constant(0.01)))
         raise ValueError(f"unknown activation {activation!r}")
+
+    def pin(self, index: ir.Value, *values: ir.Value) -> tuple[ir.Value, ...]:
+        """The same index and vectors, which nothing that uses them may be computed before.
+
+        An empty piece of assembly that claims to change them. Between the rows of a register tile it keeps LLVM from
+        loading all rows first, which needs more registers than there are and spills the sums.
+        """
+        kinds = [I64] + [self.type] * len(values)
+        outputs = ["=r"] + [f"={_VECTOR_REGISTER}"] * len(values)
+        function = ir.FunctionType(ir.LiteralStructType(kinds), kinds)
+        constraints = ",".join(outputs + [str(position) for position in range(len(kinds))])
+        pinned = self.builder.call(ir.InlineAsm(function, "", constraints, side_effect=True), [index, *values])
+        return tuple(self.builder.extract_value(pinned, position) for position in range(len(kinds)))
 
     def _call(self, name: str, *values: ir.Value) -> ir.Value:
         signature = ir.FunctionType(self.type, [self.type] * len(values))
