@@ -30,6 +30,8 @@ from .sndfile import SndfileDecoder
 _BLOCK_SECONDS = 10
 # Samples beyond this are damage: the largest that 32-bit integers kept as floats can reach.
 _LARGEST_SAMPLE = 2.0**31
+# Codecs and mixes overshoot full scale a little; integers kept as floats by a thousand times.
+_LOUDEST_SENSIBLE = 100.0
 _INTEGER_SCALE = {np.dtype(np.int16): 2.0**-15, np.dtype(np.int32): 2.0**-31}
 
 
@@ -134,6 +136,8 @@ class AudioReader:
             self._warnings += ("the recording holds no samples",)
         elif self._peak == 0:
             self._warnings += ("the recording is silent: every sample is zero",)
+        elif self._peak > _LOUDEST_SENSIBLE:
+            self._warnings += (f"samples reach {self._peak:.0f} where full scale is 1.0: was it exported unscaled?",)
 
     def _deliver(self, block: np.ndarray) -> Iterator[np.ndarray]:
         """Yields a block that is not empty, and counts it."""
@@ -236,7 +240,8 @@ def from_array(samples: np.ndarray, sample_rate: int, channel: int | None = None
         raise AudioError(f"array: shape is {array.shape}; give (num_samples, channels), transposed if need be")
     if sample_rate <= 0:
         raise AudioError(f"array: sample rate is {sample_rate}; it must be above 0 Hz")
-    return AudioReader(_ArrayDecoder(array.reshape(len(array), -1), int(sample_rate)), "", channel)
+    columns = array[:, np.newaxis] if array.ndim == 1 else array
+    return AudioReader(_ArrayDecoder(columns, int(sample_rate)), "", channel)
 
 
 def open_audio(

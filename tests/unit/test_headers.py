@@ -1,0 +1,237 @@
+"""Headers that lie and files that end early: everything that is there is decoded, and the user is told."""
+
+from __future__ import annotations
+
+import io
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from diarize.audio import load, open_audio
+from diarize.errors import AudioError
+from diarize.headers import TruthfulFile, read_claim
+
+RATE = 16_000
+LIST = b"LIST" + struct.pack("<I", 26) + b"INFOISFT" + struct.pack("<I", 14) + b"Lavf58.29.100\0"
+
+
+def noise(seconds: float) -> np.ndarray:
+    """(num_samples,) int16 noise."""
+    return (np.random.default_rng(7).standard_normal(round(seconds * RATE)) * 3000).astype(np.int16)
+
+
+def wav(data: bytes, claimed: int | None = None, tail: bytes = b"", before: bytes = b"") -> bytes:
+    """A 16 kHz mono 16-bit WAV file whose header claims `claimed` bytes of audio."""
+    claimed = len(data) if claimed is None else claimed
+    fmt = struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, 1, RATE, 2 * RATE, 2, 16)
+    body = b"WAVE" + fmt + before + b"data" + struct.pack("<I", claimed) + data + tail
+    return b"RIFF" + struct.pack("<I", len(body) & 0xFFFF_FFFF) + body
+
+
+def save(folder: Path, content: bytes, name: str = "a.wav") -> Path:
+    """Write `content` to a file and give its path back."""
+    path = folder / name
+    path.write_bytes(content)
+    return path
+
+
+def message(path: Path) -> str:
+    """The one-line message of the error that loading ends with."""
+    with pytest.raises(AudioError) as caught:
+        load(path)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("claimed", [0, 0xFFFF_FFFF, 0x7FFF_FFFF, 0x7FFF_F000, 0x8000_0000, 0xFFFF_FFFF - 36])
+@pytest.mark.parametrize("before", [b"", LIST])
+def test_lengths_that_pipes_leave(tmp_path, claimed, before):
+    samples = noise(12)
+    result = load(save(tmp_path, wav(samples.tobytes(), claimed, before=before)))
+    assert np.array_equal(result.samples, samples / np.float32(32768))
+    assert result.warnings == ()
+
+
+@pytest.mark.parametrize("claimed", [2, 32_000, 32_001])
+def test_too_small_a_length(tmp_path, claimed):
+    samples = noise(12)
+    result = load(save(tmp_path, wav(samples.tobytes(), claimed)))
+    assert np.array_equal(result.samples, samples / np.float32(32768))
+    (warning,) = result.warnings
+    assert "but the file holds 12.0 s; all of it was decoded" in warning
+
+
+@pytest.mark.parametrize("claimed", [1_000_000, 0x6000_0000])
+def test_too_large_a_length(tmp_path, claimed):
+    samples = noise(12)
+    result = load(save(tmp_path, wav(samples.tobytes(), claimed)))
+    assert np.array_equal(result.samples, samples / np.float32(32768))
+    assert result.warnings == (f"the audio ends early: the header says {claimed / 32_000:.1f} s, 12.0 s decoded",)
+
+
+@pytest.mark.parametrize("tail", [LIST, LIST + LIST, LIST[:20], b"\0" * 512, b"id3 \2\0\0\0ab"])
+def test_what_follows_the_audio_is_not_audio(tmp_path, tail):
+    samples = noise(3)
+    result = load(save(tmp_path, wav(samples.tobytes(), tail=tail)))
+    assert len(result.samples) == len(samples)
+    assert result.warnings == ()
+
+
+@pytest.mark.parametrize("tail", [b"", LIST])
+def test_no_audio_at_all(tmp_path, tail):
+    result = load(save(tmp_path, wav(b"", tail=tail)))
+    assert len(result.samples) == 0
+    assert result.warnings == ("the recording holds no samples",)
+
+
+def test_truncated_wav(tmp_path):
+    samples = noise(12)
+    content = wav(samples.tobytes())
+    result = load(save(tmp_path, content[: 44 + 2 * 116_800]))
+    assert np.array_equal(result.samples, samples[:116_800] / np.float32(32768))
+    assert result.warnings == ("the audio ends early: the header says 12.0 s, 7.3 s decoded",)
+
+
+@pytest.mark.parametrize("length", [4, 8, 11, 12, 16, 20, 30, 36, 40, 43])
+def test_wav_cut_in_its_header(tmp_path, length):
+    text = message(save(tmp_path, wav(noise(1).tobytes())[:length]))
+    assert f"the file ends within its header ({length} bytes)" in text or (length == 4 and "text file" in text)
+
+
+@pytest.mark.parametrize("length", [44, 45])
+def test_wav_cut_after_its_header(tmp_path, length):
+    text = message(save(tmp_path, wav(noise(1).tobytes())[:length]))
+    assert "nothing of the 1.0 s that its header states could be decoded" in text
+
+
+def test_wav_beyond_4_gib_whose_length_wrapped(tmp_path):
+    path = tmp_path / "a.wav"
+    data_bytes = 2**32 + 32_000
+    path.write_bytes(wav(b"", data_bytes % 2**32))
+    with path.open("r+b") as file:
+        # A hole: takes no space on the disk.
+        file.truncate(44 + data_bytes)
+    with open_audio(path) as reader:
+        assert reader.expected_samples == data_bytes // 2
+        assert reader.warnings == ("the header says 1.0 s but the file holds 134218.7 s; all of it was decoded",)
+
+
+def test_rf64_that_is_cut(tmp_path):
+    path = tmp_path / "a.wav"
+    soundfile.write(path, noise(4), RATE, format="RF64")
+    content = path.read_bytes()
+    result = load(save(tmp_path, content[: len(content) - 32_000]))
+    assert result.duration == 3
+    assert result.warnings == ("the audio ends early: the header says 4.0 s, 3.0 s decoded",)
+
+
+@pytest.fixture(scope="module")
+def flac() -> tuple[np.ndarray, bytes]:
+    """Samples, and the FLAC file that holds them."""
+    samples, file = noise(12), io.BytesIO()
+    soundfile.write(file, samples, RATE, format="FLAC")
+    return samples, file.getvalue()
+
+
+@pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
+def test_truncated_flac(tmp_path, flac, part):
+    samples, content = flac
+    result = load(save(tmp_path, content[: round(len(content) * part)], "a.flac"))
+    # Whole frames of 4,096 samples are kept.
+    assert len(result.samples) > part * len(samples) - 2 * 4096
+    assert np.array_equal(result.samples, samples[: len(result.samples)] / np.float32(32768))
+    (warning,) = result.warnings
+    assert warning == f"the audio ends early: the header says 12.0 s, {result.duration:.1f} s decoded"
+
+
+def test_flac_with_damage_inside(tmp_path, flac):
+    samples, content = flac
+    damaged = bytearray(content)
+    damaged[len(content) // 2 : len(content) // 2 + 2000] = bytes(2000)
+    result = load(save(tmp_path, bytes(damaged), "a.flac"))
+    assert 5 < result.duration < 12
+    assert np.array_equal(result.samples, samples[: len(result.samples)] / np.float32(32768))
+    assert len(result.warnings) == 1
+
+
+@pytest.mark.parametrize("length", [4, 10, 41])
+def test_flac_cut_in_its_header(tmp_path, flac, length):
+    text = message(save(tmp_path, flac[1][:length], "a.flac"))
+    assert "the file ends within its header" in text or (length == 4 and "text file" in text)
+
+
+@pytest.mark.parametrize("length", [42, 100])
+def test_flac_without_a_whole_frame(tmp_path, flac, length):
+    assert "nothing of the 12.0 s" in message(save(tmp_path, flac[1][:length], "a.flac"))
+
+
+@pytest.mark.parametrize("claimed", [0, 32_000, 400_000])
+def test_flac_with_a_wrong_length(tmp_path, flac, claimed):
+    samples, content = flac
+    lying = bytearray(content)
+    lying[22:26] = struct.pack(">I", claimed)
+    result = load(save(tmp_path, bytes(lying), "a.flac"))
+    assert np.array_equal(result.samples, samples / np.float32(32768))
+    assert len(result.warnings) == (claimed == 400_000)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("a.mp3", {}), ("a.ogg", {}), ("a.opus", {"format": "OGG"})])
+def test_truncated_lossy_files_give_what_is_there(tmp_path, name, kind):
+    path = tmp_path / name
+    soundfile.write(path, noise(12), RATE, **kind)
+    content = path.read_bytes()
+    assert 4 < load(save(tmp_path, content[: len(content) // 2], name)).duration < 7
+
+
+def test_mp3_with_damage_inside(tmp_path):
+    path = tmp_path / "a.mp3"
+    soundfile.write(path, noise(12), RATE)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2 : len(content) // 2 + 2000] = bytes(2000)
+    result = load(save(tmp_path, bytes(content), "a.mp3"))
+    assert 5 < result.duration <= 12
+    assert result.duration > 11.9 or result.warnings
+
+
+def test_any_cut_of_a_wav_is_an_error_or_a_prefix(tmp_path):
+    samples = noise(0.01)
+    content = wav(samples.tobytes(), before=LIST, tail=LIST)
+    for length in range(5, len(content), 3):
+        path = save(tmp_path, content[:length])
+        try:
+            result = load(path).samples
+        except AudioError:
+            continue
+        assert np.array_equal(result, samples[: len(result)] / np.float32(32768))
+
+
+def test_claims_of_other_files_are_empty():
+    for content in (b"x", b"OggS" + bytes(100), b"RIFF\0\0\0\0AVI " + bytes(100)):
+        claim = read_claim(io.BytesIO(content), len(content))
+        assert (claim.frames, claim.prefix, claim.cut) == (None, b"", False)
+
+
+def test_view_of_a_file():
+    view = TruthfulFile(io.BytesIO(b"0123456789"), b"abc", 4)
+    assert view.read() == b"abc456789"
+    assert view.seek(2) == 2
+    assert view.read(3) == b"c45"
+    assert view.seek(-2, io.SEEK_END) == 7
+    assert view.read(5) == b"89"
+    assert view.read(5) == b""
+
+
+def test_a_disk_that_fails_is_an_error(tmp_path, flac, monkeypatch):
+    path = save(tmp_path, flac[1], "a.flac")
+    real = TruthfulFile._read_piece
+
+    def failing(self, view):
+        if self.tell() > 100_000:
+            raise OSError(5, "Input/output error")
+        return real(self, view)
+
+    monkeypatch.setattr(TruthfulFile, "_read_piece", failing)
+    assert "reading failed (Input/output error)" in message(path)
