@@ -26,6 +26,12 @@ class Op(Enum):
     CONV_POOL = "conv_pool"  # (T_in, C_in) -> (T, C_out); weight (C_out, C_in, taps), bias, norm_*; max 3, norm, leaky
     BILSTM = "bilstm"  # (T, B, C_in) -> (T, B, 2 hidden); weight_ih, weight_hh, bias_ih, bias_hh, same with _reverse
     LOG_MEL = "log_mel"  # (num_samples,) -> (frames, mels); window (400), mel (mels, 256); floor; frames step by 160
+    # (B, H, W, C_in) [, residual like the output] -> (B, H', W', C_out), zero padding (kernel - 1) / 2 and
+    # H' = (H - 1) // stride_h + 1; weight (C_out, C_in, kernel_h, kernel_w), bias (C_out); stride_h, stride_w,
+    # activation "none" or "relu" applied last, residual (bool).
+    CONV2D = "conv2d"
+    # (B, T, C), masks (B, S, T) -> (B, S, 2 C): mean and deviation over the steps of each mask, zeros for an empty one.
+    MASKED_STATISTICS = "masked_statistics"
     # CAM++: several sequences share one axis of columns (10 ms) or rows (20 ms). Spans (N, 2) int64 are the first place
     # and length of each; starts are multiples of 4 columns or 2 rows, with as many free places before each and after
     # the last. A sequence's results do not depend on the others. Free places may hold anything in outputs.

@@ -13,6 +13,7 @@ from importlib import import_module
 
 import numpy as np
 
+from ..cpu.memory import aligned
 from ..errors import BackendError
 from ..hardware import Device
 from ..layers import Layer, Op
@@ -32,6 +33,8 @@ PREPARERS: Mapping[Op, str] = {
     Op.CONV_POOL: "sincnet:prepare_conv_pool",
     Op.BILSTM: "lstm:prepare_bilstm",
     Op.LOG_MEL: "fbank:prepare_log_mel",
+    Op.CONV2D: "conv:bind_conv2d",
+    Op.MASKED_STATISTICS: "pooling:prepare_masked_statistics",
 }
 
 
@@ -47,8 +50,8 @@ class CpuBackend:
         return self._device
 
     def put(self, array: np.ndarray) -> Buffer:
-        """A C-contiguous copy of `array`."""
-        return np.array(array, order="C")
+        """A C-contiguous copy of `array`; float32 ones start on a cache line."""
+        return aligned(array) if array.dtype == np.float32 else np.array(array, order="C")
 
     def get(self, buffer: Buffer) -> np.ndarray:
         """A copy of `buffer`."""

@@ -1,0 +1,194 @@
+"""Two-dimensional convolution of one image, channels last: the choice between Winograd and the direct kernel.
+
+The direct kernel lays a few padded input rows out so that each output pixel's window is contiguous, then multiplies
+these overlapping windows by the packed weight. It takes any kernel size, stride and channel count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numba import njit
+
+from ..backend.base import BoundLayer
+from ..errors import BackendError
+from ..layers import Layer
+from .gemm import PANEL, pack_weight, pad_bias
+from .memory import aligned, aligned_empty, workspace
+from .rows import rows_none, rows_relu
+from .simd import LANES
+from .winograd import transform_weight, winograd, workspace_size
+
+Convolution = Callable[..., np.ndarray]
+
+# Output pixels that share one pass over the weights: enough to hide reading them from the third-level cache.
+_PIXELS = 120
+
+
+def output_size(size: int, kernel: int, stride: int) -> int:
+    """Output rows or columns of a convolution with padding (kernel - 1) / 2.
+
+    >>> [output_size(n, 3, 2) for n in (1, 2, 3, 998)]
+    [1, 1, 2, 499]
+    """
+    return (size - 1) // stride + 1
+
+
+@njit(cache=True, nogil=True)
+def _unfold(
+    x: np.ndarray, row: int, kernel_h: int, kernel_w: int, stride_h: int, out_width: int, stride_w: int, to: np.ndarray
+) -> None:
+    """Inputs of output row `row` as (padded column, kernel row, channel), zero outside the image."""
+    height, width, channels = x.shape
+    at = 0
+    for padded in range((out_width - 1) * stride_w + kernel_w):
+        column = padded - (kernel_w - 1) // 2
+        for k in range(kernel_h):
+            line = row * stride_h + k - (kernel_h - 1) // 2
+            if 0 <= line < height and 0 <= column < width:
+                for c in range(channels):
+                    to[at + c] = x[line, column, c]
+            else:
+                for c in range(channels):
+                    to[at + c] = 0.0
+            at += channels
+
+
+@njit(cache=True, nogil=True)
+def direct(
+    x: np.ndarray,
+    packed: np.ndarray,
+    bias: np.ndarray,
+    kernel_h: int,
+    kernel_w: int,
+    stride_h: int,
+    stride_w: int,
+    relu: bool,
+    rows_at_once: int,
+    scratch: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    """`out = activate(conv(x) + bias)` with zero padding (kernel - 1) / 2.
+
+    x (H, W, C_in); packed (num_panels, kernel_w * kernel_h * C_in, PANEL); out (H', W', num_panels * PANEL), all
+    float32 C-contiguous; scratch holds `rows_at_once` unfolded rows.
+    """
+    channels = x.shape[2]
+    out_height, out_width, c_out = out.shape
+    unfolded = ((out_width - 1) * stride_w + kernel_w) * kernel_h * channels
+    step = stride_w * kernel_h * channels
+    inner = packed.shape[1]
+    out_flat, panels = out.reshape(-1), packed.reshape(-1)
+    for first in range(0, out_height, rows_at_once):
+        count = min(rows_at_once, out_height - first)
+        for r in range(count):
+            _unfold(x, first + r, kernel_h, kernel_w, stride_h, out_width, stride_w, scratch[r * unfolded :])
+        for panel in range(packed.shape[0]):
+            column, b = panel * PANEL, panel * inner * PANEL
+            for r in range(count):
+                to = (first + r) * out_width * c_out + column
+                a = r * unfolded
+                if relu:
+                    rows_relu(scratch, a, step, out_width, panels, b, inner, bias, column, out_flat, to, c_out)
+                else:
+                    rows_none(scratch, a, step, out_width, panels, b, inner, bias, column, out_flat, to, c_out)
+
+
+def prepare_conv2d(
+    weight: np.ndarray,
+    bias: np.ndarray | None = None,
+    stride: tuple[int, int] = (1, 1),
+    activation: str = "none",
+    residual: bool = False,
+) -> Convolution:
+    """Callable `conv(x, out, residual=None) -> out` for single images of any height and width, channels last.
+
+    `out = activate(conv(x) + bias [+ residual])`, zero padding (kernel - 1) / 2 on every side.
+
+    Parameters
+    ----------
+    weight
+        (C_out, C_in, kernel_h, kernel_w) float32, odd kernel sizes; batch norm already folded in.
+    bias
+        (C_out,) float32, or None for zeros.
+    stride
+        Row and column stride.
+    activation
+        "none" or "relu", applied last.
+    residual
+        Whether calls bring an array like `out` to be added before the activation; it may be `out` itself.
+
+    Notes
+    -----
+    At a call, x is (H, W, C_in) and out (H', W', C_out), float32 C-contiguous, H' = (H - 1) // stride_h + 1; they must
+    not overlap. Nothing but a scratch array kept by each thread is allocated when C_out is a multiple of PANEL. The
+    fastest arrays start on a 64-byte boundary (`memory.aligned_empty`). Safe to call from several threads.
+
+    Raises
+    ------
+    BackendError
+        An activation that has no kernel here.
+    """
+    if activation not in ("none", "relu"):
+        raise BackendError(f"unknown activation {activation!r} for a convolution: choose none or relu")
+    c_out, c_in, kernel_h, kernel_w = weight.shape
+    if (kernel_h, kernel_w, *stride) == (3, 3, 1, 1) and c_in % LANES == 0 and c_out % LANES == 0:
+        return _prepare_winograd(weight, bias, activation, residual)
+    return _prepare_direct(weight, bias, stride, activation, residual)
+
+
+def _prepare_winograd(weight: np.ndarray, bias: np.ndarray | None, activation: str, residual: bool) -> Convolution:
+    c_out, c_in = weight.shape[:2]
+    packed = transform_weight(weight)
+    padded_bias = aligned(pad_bias(bias, c_out))
+    zeros = np.zeros(PANEL, np.float32)
+    size = workspace_size(c_in, c_out)
+    floor = np.float32(0.0 if activation == "relu" else -np.inf)
+
+    def convolve(x: np.ndarray, out: np.ndarray, shortcut: np.ndarray | None = None) -> np.ndarray:
+        added = shortcut if residual and shortcut is not None else out
+        winograd(x, packed, zeros, padded_bias, floor, residual, added, workspace(size), out)
+        return out
+
+    return convolve
+
+
+def _prepare_direct(
+    weight: np.ndarray, bias: np.ndarray | None, stride: tuple[int, int], activation: str, residual: bool
+) -> Convolution:
+    c_out, c_in, kernel_h, kernel_w = weight.shape
+    packed = aligned(pack_weight(weight.transpose(0, 3, 2, 1).reshape(c_out, -1)))
+    padded_bias = aligned(pad_bias(bias, c_out))
+    relu = activation == "relu"
+
+    def convolve(x: np.ndarray, out: np.ndarray, shortcut: np.ndarray | None = None) -> np.ndarray:
+        height, width = out.shape[:2]
+        rows = min(height, -(-_PIXELS // width))
+        scratch = workspace(rows * ((width - 1) * stride[1] + kernel_w) * kernel_h * c_in)
+        separate = residual or c_out % PANEL != 0
+        target = aligned_empty((height, width, padded_bias.size)) if separate else out
+        direct(x, packed, padded_bias, kernel_h, kernel_w, *stride, relu and not residual, rows, scratch, target)
+        if separate:
+            if residual:
+                assert shortcut is not None
+                target[..., :c_out] += shortcut
+            np.maximum(target[..., :c_out], 0.0 if relu else -np.inf, out=out)
+        return out
+
+    return convolve
+
+
+def bind_conv2d(layer: Layer) -> BoundLayer:
+    """Bind `Op.CONV2D`: the images of a batch one after the other."""
+    residual = bool(layer.params.get("residual", False))
+    stride = int(layer.params.get("stride_h", 1)), int(layer.params.get("stride_w", 1))
+    activation = str(layer.params.get("activation", "none"))
+    convolve = prepare_conv2d(layer.weights["weight"], layer.weights.get("bias"), stride, activation, residual)
+
+    def run(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+        shortcut = inputs[1] if residual else None
+        for b, image in enumerate(inputs[0]):
+            convolve(image, outputs[0][b], None if shortcut is None else shortcut[b])
+
+    return run
