@@ -1,0 +1,42 @@
+"""Binds a model to the clustering that belongs to its embeddings.
+
+The ResNet34 of community-1 goes with its PLDA and centroid linkage; CAM++ with ours and average linkage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .cluster.plda import Plda
+from .framing import Framing
+from .model.weights import EmbeddingNetwork, ModelWeights
+from .types import Clustering, SpeakerBounds
+
+
+@dataclass(frozen=True)
+class Clusterer:
+    """Clusters the embeddings of one recording with the back-end of `network`."""
+
+    network: EmbeddingNetwork
+    plda: Plda
+
+    @classmethod
+    def of(cls, weights: ModelWeights) -> Clusterer:
+        """The clusterer that belongs to a model's embeddings."""
+        if weights.network is EmbeddingNetwork.CAMPPLUS:
+            return cls(weights.network, Plda.campplus(weights.plda))
+        return cls(weights.network, Plda.community1(weights.plda))
+
+    def __call__(
+        self, classes: np.ndarray, embeddings: np.ndarray, duration: float, bounds: SpeakerBounds, framing: Framing
+    ) -> Clustering:
+        """Clusters of the local speakers: `classes` (C, 589) uint8, `embeddings` (C, 3, D), `duration` in seconds."""
+        if self.network is EmbeddingNetwork.CAMPPLUS:
+            from .cluster import campplus
+
+            return campplus.cluster(classes, embeddings, duration, self.plda, bounds, framing)
+        from .cluster import community1
+
+        return community1.cluster(classes, embeddings, self.plda, bounds)
