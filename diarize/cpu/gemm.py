@@ -99,21 +99,30 @@ _full_leaky, _single_leaky = make_tile(TILE_ROWS, "leaky"), make_tile(1, "leaky"
 
 
 @njit(cache=True, nogil=True)
+def row_block(inner: int) -> int:
+    """Rows, whole tiles, that meet all panels before the next do: 256 KB, which a second-level cache holds."""
+    return max(65536 // inner // TILE_ROWS, 1) * TILE_ROWS
+
+
+@njit(cache=True, nogil=True)
 def gemm_none(rows: np.ndarray, packed: np.ndarray, bias: np.ndarray, out: np.ndarray) -> None:
     """`out = rows @ weight.T + bias`; arguments as in `make_gemm`."""
     count, inner = rows.shape
     width = out.shape[1]
-    for panel in range(packed.shape[0]):
-        start, column = panel * inner * PANEL, panel * PANEL
-        row = 0
-        while row + TILE_ROWS <= count:
-            at = row * width + column
-            _full_none(rows, row * inner, inner, packed, start, inner, bias, column, out, at, width)
-            row += TILE_ROWS
-        while row < count:
-            at = row * width + column
-            _single_none(rows, row * inner, inner, packed, start, inner, bias, column, out, at, width)
-            row += 1
+    block = row_block(inner)
+    for first in range(0, count, block):
+        end = min(first + block, count)
+        for panel in range(packed.shape[0]):
+            start, column = panel * inner * PANEL, panel * PANEL
+            row = first
+            while row + TILE_ROWS <= end:
+                at = row * width + column
+                _full_none(rows, row * inner, inner, packed, start, inner, bias, column, out, at, width)
+                row += TILE_ROWS
+            while row < end:
+                at = row * width + column
+                _single_none(rows, row * inner, inner, packed, start, inner, bias, column, out, at, width)
+                row += 1
 
 
 @njit(cache=True, nogil=True)
@@ -121,17 +130,20 @@ def gemm_relu(rows: np.ndarray, packed: np.ndarray, bias: np.ndarray, out: np.nd
     """`out = relu(rows @ weight.T + bias)`; arguments as in `make_gemm`."""
     count, inner = rows.shape
     width = out.shape[1]
-    for panel in range(packed.shape[0]):
-        start, column = panel * inner * PANEL, panel * PANEL
-        row = 0
-        while row + TILE_ROWS <= count:
-            at = row * width + column
-            _full_relu(rows, row * inner, inner, packed, start, inner, bias, column, out, at, width)
-            row += TILE_ROWS
-        while row < count:
-            at = row * width + column
-            _single_relu(rows, row * inner, inner, packed, start, inner, bias, column, out, at, width)
-            row += 1
+    block = row_block(inner)
+    for first in range(0, count, block):
+        end = min(first + block, count)
+        for panel in range(packed.shape[0]):
+            start, column = panel * inner * PANEL, panel * PANEL
+            row = first
+            while row + TILE_ROWS <= end:
+                at = row * width + column
+                _full_relu(rows, row * inner, inner, packed, start, inner, bias, column, out, at, width)
+                row += TILE_ROWS
+            while row < end:
+                at = row * width + column
+                _single_relu(rows, row * inner, inner, packed, start, inner, bias, column, out, at, width)
+                row += 1
 
 
 @njit(cache=True, nogil=True)
@@ -139,17 +151,20 @@ def gemm_leaky(rows: np.ndarray, packed: np.ndarray, bias: np.ndarray, out: np.n
     """`out = leaky(rows @ weight.T + bias)`; arguments as in `make_gemm`."""
     count, inner = rows.shape
     width = out.shape[1]
-    for panel in range(packed.shape[0]):
-        start, column = panel * inner * PANEL, panel * PANEL
-        row = 0
-        while row + TILE_ROWS <= count:
-            at = row * width + column
-            _full_leaky(rows, row * inner, inner, packed, start, inner, bias, column, out, at, width)
-            row += TILE_ROWS
-        while row < count:
-            at = row * width + column
-            _single_leaky(rows, row * inner, inner, packed, start, inner, bias, column, out, at, width)
-            row += 1
+    block = row_block(inner)
+    for first in range(0, count, block):
+        end = min(first + block, count)
+        for panel in range(packed.shape[0]):
+            start, column = panel * inner * PANEL, panel * PANEL
+            row = first
+            while row + TILE_ROWS <= end:
+                at = row * width + column
+                _full_leaky(rows, row * inner, inner, packed, start, inner, bias, column, out, at, width)
+                row += TILE_ROWS
+            while row < end:
+                at = row * width + column
+                _single_leaky(rows, row * inner, inner, packed, start, inner, bias, column, out, at, width)
+                row += 1
 
 
 _GEMMS = {"none": gemm_none, "relu": gemm_relu, "leaky": gemm_leaky}
