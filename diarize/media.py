@@ -23,6 +23,11 @@ _FORMATS = (
     "amr,amrnb,amrwb,ape,wv,tta,dts,loas,nistsphere,mpc,mpc8,tak,dsf,gsm,spdif,mxf,oma,voc,rm,xwma,shn,iff,sox"
 )
 _TOLERANCE_SECONDS = 0.25
+_DAMAGED = "the file is cut off or damaged; copy or record it again"
+# Offset and bytes that formats begin with: MPEG-4, Matroska and WebM, RIFF, Ogg, FLAC, ASF, AIFF.
+_MARKS = (
+    (4, b"ftyp"), (0, b"\x1aE\xdf\xa3"), (0, b"RIFF"), (0, b"OggS"), (0, b"fLaC"), (0, b"0&\xb2u"), (0, b"FORM"),
+)  # fmt: skip
 
 
 class MediaDecoder:
@@ -46,9 +51,7 @@ class MediaDecoder:
             # "file:" keeps a name with a colon from being taken for a network address.
             self._container = av.open("file:" + path, metadata_errors="ignore", options=options)
         except (av.error.FFmpegError, OSError, ValueError, UnicodeError) as error:
-            raise AudioError(
-                f"{name}: not a recording in a known format; give a wav, flac, mp3, ogg, opus, m4a, mp4 or webm file"
-            ) from error
+            raise AudioError(f"{name}: {_why_unknown(path)}") from error
         try:
             self._frames = self._decode()
             self._first = next(self._frames, None)
@@ -72,7 +75,9 @@ class MediaDecoder:
         """Yields every frame that can be decoded and counts the packets that cannot."""
         streams = self._container.streams.audio
         if not streams:
-            raise AudioError(f"{self._name}: holds no audio stream; give a file with sound")
+            # An mp4 whose index is cut off opens, but as an empty one.
+            reason = "holds no audio stream; give a file with sound" if self._container.streams else _DAMAGED
+            raise AudioError(f"{self._name}: {reason}")
         if len(streams) > 1:
             self.warnings.append(f"the file holds {len(streams)} audio streams; the first one is used")
         stream = streams[0]
@@ -129,6 +134,15 @@ class MediaDecoder:
     def close(self) -> None:
         """Closes the file; may be called twice."""
         self._container.close()
+
+
+def _why_unknown(path: str) -> str:
+    """What is wrong with a file that cannot be opened, judged by the bytes that it begins with."""
+    with open(path, "rb") as file:
+        start = file.read(16)
+    if any(start[offset:].startswith(mark) for offset, mark in _MARKS):
+        return _DAMAGED
+    return "not a recording in a known format; give a wav, flac, mp3, ogg, opus, m4a, mp4 or webm file"
 
 
 def _to_float(frame: av.AudioFrame) -> np.ndarray:

@@ -38,8 +38,8 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
     OutputError
         It cannot be written; `path` is as it was before.
     """
-    target = os.path.realpath(path)
     try:
+        target = os.path.realpath(path)
         mode = _mode_of(target)
         if mode is None or stat.S_ISREG(mode):
             _replace(target, data, mode)
@@ -58,8 +58,8 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     OutputError
         The folder is missing or not writable, or `path` is a directory.
     """
-    target = os.path.realpath(path)
     try:
+        target = os.path.realpath(path)
         mode = _mode_of(target)
         if mode is not None and stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))

@@ -135,7 +135,9 @@ def test_a_channel_that_is_not_there(tmp_path, channel):
     assert f"channel {channel} was asked for; the recording has 2, counted from 1" in text
 
 
-@pytest.mark.parametrize("name", ["with space and Ünïcödé 日本語.wav", "100%.wav", "-x.wav", "a'b\"c.wav", "new\nline.wav"])
+@pytest.mark.parametrize(
+    "name", ["with space and Ünïcödé 日本語.wav", "100%.wav", "-x.wav", "a'b\"c.wav", "new\nline.wav"]
+)
 def test_odd_names(tmp_path, name):
     assert load(write(tmp_path / name, noise(0.5))).duration == 0.5
 
@@ -189,7 +191,13 @@ def test_arrays():
     samples = noise(2, 44_100, 2)
     scaled = samples / np.float32(32768)
     expected = soxr.resample(scaled[:, 1], 44_100, RATE, quality="HQ")
-    for array in (samples, samples.astype(np.int32) << 16, scaled, scaled.astype(np.float64), np.asfortranarray(scaled)):
+    for array in (
+        samples,
+        samples.astype(np.int32) << 16,
+        scaled,
+        scaled.astype(np.float64),
+        np.asfortranarray(scaled),
+    ):
         result = collect(from_array(array, 44_100, channel=2))
         assert np.array_equal(result.samples, expected)
     assert np.array_equal(collect(open_audio(scaled[:, 0], sample_rate=RATE)).samples, scaled[:, 0])

@@ -199,7 +199,7 @@ def test_mp3_with_damage_inside(tmp_path):
 def test_any_cut_of_a_wav_is_an_error_or_a_prefix(tmp_path):
     samples = noise(0.01)
     content = wav(samples.tobytes(), before=LIST, tail=LIST)
-    for length in range(5, len(content), 3):
+    for length in range(5, len(content), 11):
         path = save(tmp_path, content[:length])
         try:
             result = load(path).samples
