@@ -17,6 +17,7 @@ from ..backend.base import BoundLayer, Buffer
 from ..errors import BackendError
 from ..layers import Layer
 from .gemm import PANEL, TILE_ROWS, make_tile, pack_weight, pad_bias
+from .norm import normalise_leaky
 
 POOL = 3
 _POOL_ROWS = TILE_ROWS - TILE_ROWS % POOL
@@ -41,15 +42,20 @@ def sinc_filter(
     sums = np.empty((TILE_ROWS, half), np.float32)
     differences = np.empty((TILE_ROWS, half), np.float32)
     tile = np.empty((2 * TILE_ROWS, width), np.float32)
+    # Samples in reverse, so that those before the centre are read forwards, as vectors.
+    mirrored, last = samples[::-1].copy(), samples.size - 1
     for first in range(0, positions, TILE_ROWS):
         rows = min(TILE_ROWS, positions - first)
         for row in range(rows):
             centre = (first + row) * stride + half
             middle = samples[centre]
+            after, before = (
+                samples[centre + 1 : centre + 1 + half],
+                mirrored[last - centre + 1 : last - centre + 1 + half],
+            )
             for k in range(half):
-                after, before = samples[centre + 1 + k], samples[centre - 1 - k]
-                sums[row, k] = (after - middle) + (before - middle)
-                differences[row, k] = after - before
+                sums[row, k] = (after[k] - middle) + (before[k] - middle)
+                differences[row, k] = after[k] - before[k]
         for panel in range(panels):
             weight, at = panel * half * PANEL, panel * PANEL
             if rows == TILE_ROWS:
@@ -135,49 +141,6 @@ def convolve_pool(x: np.ndarray, packed: np.ndarray, bias: np.ndarray, out: np.n
                 t += 1
 
 
-@njit(cache=True, nogil=True)
-def normalise_leaky(
-    x: np.ndarray, weight: np.ndarray, bias: np.ndarray, epsilon: float, slope: float, out: np.ndarray
-) -> None:
-    """Instance norm over time and leaky ReLU: x (T, C or more) to out (T, C) float32; weight and bias (C).
-
-    Sums run in float32 over STRETCH rows and in float64 over the stretches.
-    """
-    times, channels = out.shape
-    stretch = 64
-    mean, variance = np.zeros(channels), np.zeros(channels)
-    centre, part = np.empty(channels, np.float32), np.empty(channels, np.float32)
-    for first in range(0, times, stretch):
-        part[:] = 0.0
-        for t in range(first, min(first + stretch, times)):
-            for c in range(channels):
-                part[c] += x[t, c]
-        for c in range(channels):
-            mean[c] += part[c]
-    for c in range(channels):
-        mean[c] /= times
-        centre[c] = mean[c]
-    for first in range(0, times, stretch):
-        part[:] = 0.0
-        for t in range(first, min(first + stretch, times)):
-            for c in range(channels):
-                difference = x[t, c] - centre[c]
-                part[c] += difference * difference
-        for c in range(channels):
-            variance[c] += part[c]
-    scale, shift = np.empty(channels, np.float32), np.empty(channels, np.float32)
-    for c in range(channels):
-        gain = weight[c] / np.sqrt(variance[c] / times + epsilon)
-        scale[c] = gain
-        shift[c] = bias[c]
-    leak = np.float32(slope)
-    for t in range(times):
-        for c in range(channels):
-            value = (x[t, c] - centre[c]) * scale[c] + shift[c]
-            leaked = value * leak
-            out[t, c] = value if value > leaked else leaked
-
-
 def prepare_sinc(layer: Layer) -> BoundLayer:
     """Samples (N) to (positions, C) float32: symmetric filters on the samples less the centre sample.
 
@@ -207,10 +170,10 @@ def prepare_sinc_pool(layer: Layer) -> BoundLayer:
 
     Applies the instance norm of the waveform, the absolute value, max-pooling by 3, instance norm and leaky ReLU.
     Weights `filters` (C, taps), `wav_weight` (1), `wav_bias` (1), `weight` (C), `bias` (C); parameters `stride`,
-    `epsilon`, `slope`.
+    `epsilon`.
     """
     w, stride = layer.weights, int(layer.params["stride"])
-    epsilon, slope = float(layer.params["epsilon"]), float(layer.params["slope"])
+    epsilon = float(layer.params["epsilon"])
     half = w["filters"].shape[1] // 2
     sums = w["filters"].astype(np.float64).sum(axis=1).astype(np.float32)
     gain, offset = float(w["wav_weight"][0]), float(w["wav_bias"][0])
@@ -220,7 +183,7 @@ def prepare_sinc_pool(layer: Layer) -> BoundLayer:
         mean, variance = moments(samples)
         scale = gain / np.sqrt(variance + epsilon)
         rectify_pool(filtered, samples, half, stride, scale, offset - scale * mean, sums, out)
-        normalise_leaky(out, w["weight"], w["bias"], epsilon, slope, out)
+        normalise_leaky(out, w["weight"], w["bias"], epsilon, out)
 
     return run
 
@@ -228,11 +191,11 @@ def prepare_sinc_pool(layer: Layer) -> BoundLayer:
 def prepare_conv_pool(layer: Layer) -> BoundLayer:
     """Rows (T_in, C_in) to (T, C_out) float32: convolution over time, max-pooling by 3, instance norm, leaky ReLU.
 
-    Weights `weight` (C_out, C_in, taps), `bias` (C_out), `norm_weight` (C_out), `norm_bias` (C_out); parameters
-    `epsilon`, `slope`.
+    Weights `weight` (C_out, C_in, taps), `bias` (C_out), `norm_weight` (C_out), `norm_bias` (C_out); parameter
+    `epsilon`.
     """
     w = layer.weights
-    epsilon, slope = float(layer.params["epsilon"]), float(layer.params["slope"])
+    epsilon = float(layer.params["epsilon"])
     c_out = w["weight"].shape[0]
     packed = pack_weight(w["weight"].transpose(0, 2, 1).reshape(c_out, -1))
     bias = pad_bias(w["bias"], c_out)
@@ -241,6 +204,6 @@ def prepare_conv_pool(layer: Layer) -> BoundLayer:
         x, out = inputs[0], outputs[0]
         pooled = np.empty((out.shape[0], bias.size), np.float32)
         convolve_pool(x, packed, bias, pooled)
-        normalise_leaky(pooled, w["norm_weight"], w["norm_bias"], epsilon, slope, out)
+        normalise_leaky(pooled, w["norm_weight"], w["norm_bias"], epsilon, out)
 
     return run

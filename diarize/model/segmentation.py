@@ -36,7 +36,7 @@ _POOLED_TIMES = _SINC_POSITIONS // 3
 _CONV1_TIMES = (_POOLED_TIMES - 4) // 3
 _LSTM_SIZE = 256
 _DENSE_SIZE = 128
-_NORM = {"epsilon": 1e-5, "slope": 0.01}
+_NORM = {"epsilon": 1e-5}
 _LSTM_LAYERS = 4
 _LSTM_WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
