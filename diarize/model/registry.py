@@ -16,7 +16,7 @@ AUTO = "auto"
 NAMES = (CAMPPLUS, COMMUNITY)
 
 _PULL = "run: diarize models pull community-1"
-_FOLDER = "give a folder written by `diarize models pull community-1 --to DIR`"
+_FOLDER = "give a folder written by: diarize models pull community-1 --to DIR (with --from for a clone of the original)"
 
 
 @dataclass(frozen=True)

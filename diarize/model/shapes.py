@@ -58,9 +58,9 @@ def campplus_shapes() -> Shapes:
     """Shapes of CAM++ (192-d, 80 mel)."""
     shapes: Shapes = {"head.conv1.weight": (32, 1, 3, 3), "head.conv2.weight": (32, 32, 3, 3)}
     shapes |= _batch_norm("head.bn1", 32) | _batch_norm("head.bn2", 32)
-    for layer in ("layer1", "layer2"):
+    for stage in ("layer1", "layer2"):
         for block in range(2):
-            prefix = f"head.{layer}.{block}"
+            prefix = f"head.{stage}.{block}"
             for part in ("1", "2"):
                 shapes[f"{prefix}.conv{part}.weight"] = (32, 32, 3, 3)
                 shapes |= _batch_norm(f"{prefix}.bn{part}", 32)
