@@ -147,14 +147,13 @@ def campplus_layers(weights: Mapping[str, np.ndarray]) -> list[Layer]:
         parts: dict[str, np.ndarray] = {}
         for index in range(depth):
             parts |= _dense_layer(weights, f"xvector.block{number}.tdnnd{index + 1}", f"{index}.")
-        layers.append(
-            Layer(f"block{number}", Op.CAM_BLOCK, _float32(**parts), {"layers": depth, "dilation": dilation})
-        )
+        layers.append(Layer(f"block{number}", Op.CAM_BLOCK, _float32(**parts), {"layers": depth, "dilation": dilation}))
         layers.append(_transit(weights, number))
     layers.append(Layer("pool", Op.STATISTICS))
     scale, shift = _affine(weights, "xvector.dense.nonlinear.batchnorm")
     dense = weights["xvector.dense.linear.weight"][:, :, 0] * scale[:, None]
-    layers.append(Layer("dense", Op.LINEAR, _float32(weight=dense, bias=shift)))
+    # The PLDA that ships with this network was trained on embeddings behind a ReLU, so they keep it.
+    layers.append(Layer("dense", Op.LINEAR, _float32(weight=dense, bias=shift), {"activation": "relu"}))
     return layers
 
 

@@ -24,7 +24,9 @@ def head(weights: Weights, mel: np.ndarray) -> np.ndarray:
             y = _relu(_norm(weights, f"{name}.bn1", _conv2d(x, weights[f"{name}.conv1.weight"], stride)))
             y = _norm(weights, f"{name}.bn2", _conv2d(y, weights[f"{name}.conv2.weight"]))
             if block == 0:
-                shortcut = np.tensordot(weights[f"{name}.shortcut.0.weight"][:, :, 0, 0].astype(np.float64), x[:, ::2], 1)
+                shortcut = np.tensordot(
+                    weights[f"{name}.shortcut.0.weight"][:, :, 0, 0].astype(np.float64), x[:, ::2], 1
+                )
                 x = _norm(weights, f"{name}.shortcut.1", shortcut)
             x = _relu(x + y)
     x = _relu(_norm(weights, "head.bn2", _conv2d(x, weights["head.conv2.weight"], 2)))
@@ -44,7 +46,7 @@ def dense(weights: Weights, x: np.ndarray) -> np.ndarray:
     x = _relu(_norm(weights, "xvector.out_nonlinear.batchnorm", x))
     pooled = np.concatenate([x.mean(axis=1), x.std(axis=1, ddof=1)])
     pooled = weights["xvector.dense.linear.weight"][:, :, 0].astype(np.float64) @ pooled
-    return _norm(weights, "xvector.dense.nonlinear.batchnorm", pooled)
+    return _relu(_norm(weights, "xvector.dense.nonlinear.batchnorm", pooled))
 
 
 def _dense_layer(weights: Weights, name: str, x: np.ndarray, dilation: int) -> np.ndarray:
@@ -82,7 +84,9 @@ def _conv2d(x: np.ndarray, weight: np.ndarray, stride: int = 1) -> np.ndarray:
     out = np.zeros((weight.shape[0], height // stride, width))
     for i in range(3):
         for j in range(3):
-            out += np.tensordot(weight[:, :, i, j].astype(np.float64), padded[:, i : i + height : stride, j : j + width], 1)
+            out += np.tensordot(
+                weight[:, :, i, j].astype(np.float64), padded[:, i : i + height : stride, j : j + width], 1
+            )
     return out
 
 
