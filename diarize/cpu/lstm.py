@@ -18,7 +18,7 @@ from numba.extending import intrinsic
 from ..backend.base import BoundLayer, Buffer
 from ..errors import BackendError
 from ..layers import Layer
-from .activations import emit_cell
+from .activations import GATE_SCALES, emit_cell
 from .gemm import gemm_none, pack_weight, pad_bias
 from .simd import I64, LANES, REGISTERS, CountedLoop, Emitter, data_pointer
 
@@ -177,8 +177,10 @@ def prepare_bilstm(layer: Layer) -> BoundLayer:
     directions = []
     for suffix in ("", "_reverse"):
         w = {name: layer.weights[name + suffix] for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")}
-        bias = (w["bias_ih"] + w["bias_hh"])[order].astype(np.float32)
-        directions.append((pack_weight(w["weight_ih"][order]), bias, pack_recurrent(w["weight_hh"])))
+        scale = np.repeat(GATE_SCALES, hidden)
+        bias = ((w["bias_ih"].astype(np.float64) + w["bias_hh"]) * scale)[order].astype(np.float32)
+        from_input = (w["weight_ih"] * scale[:, None])[order]
+        directions.append((pack_weight(from_input), bias, pack_recurrent(w["weight_hh"] * scale[:, None])))
 
     def run(inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
         x, out = inputs[0], outputs[0]
