@@ -38,9 +38,15 @@ def _json(result: Diarization, file_id: str, exclusive: bool) -> str:
 
 def _text(result: Diarization, file_id: str, exclusive: bool) -> str:
     turns = result.exclusive if exclusive else result.turns
-    lines = [f"{file_id}: {len(result.speakers)} speakers, {len(turns)} turns, {_clock(result.duration)}"]
+    totals = f"{counted(len(result.speakers), 'speaker')}, {counted(len(turns), 'turn')}"
+    lines = [f"{file_id}: {totals}, {_clock(result.duration)}"]
     lines += [f"  {_clock(turn.start)} - {_clock(turn.end)}  {turn.speaker}" for turn in turns]
     return "\n".join(lines) + "\n"
+
+
+def counted(number: int, noun: str) -> str:
+    """`number` and `noun`, with an s unless it is one."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _clock(seconds: float) -> str:

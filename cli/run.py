@@ -11,7 +11,7 @@ import typer
 from ..errors import DiarizeError, OptionError
 from . import _options
 from ._destination import Destination, destination
-from ._formats import FORMATS, Format, parse_formats
+from ._formats import FORMATS, Format, counted, parse_formats
 from ._output import FAILED, exit_codes, report, say, start_logging
 from ._progress import progress
 
@@ -138,18 +138,18 @@ class _Job:
             report(error, self._verbosity)
             return False
         if self._verbosity >= 0:
-            _summarise(path, result, seconds, self._verbosity)
+            turns = result.exclusive if self._exclusive else result.turns
+            _summarise(Path(path).name, result, len(turns), seconds, self._verbosity)
         return True
 
 
-def _summarise(path: str, result: Diarization, seconds: float, verbosity: int) -> None:
-    name = Path(path).name
+def _summarise(name: str, result: Diarization, num_turns: int, seconds: float, verbosity: int) -> None:
     for warning in result.warnings:
         say(f"warning: {name}: {warning}")
-    speed = f" ({result.duration / seconds:.1f}x real time)" if result.duration else ""
+    speed = f", {result.duration / seconds:.1f}x real time" if result.duration else ""
     say(
-        f"{name}: {len(result.speakers)} speakers, {len(result.turns)} turns, "
-        f"{result.duration:.1f} s in {seconds:.2f} s{speed}"
+        f"{name}: {counted(len(result.speakers), 'speaker')}, {counted(num_turns, 'turn')}; "
+        f"{result.duration:.1f} s of audio in {seconds:.2f} s{speed}"
     )
     if verbosity >= 1 and result.timings:
         say(f"{name}: " + ", ".join(f"{stage} {value:.2f} s" for stage, value in result.timings.items()))
