@@ -27,8 +27,8 @@ class _Scratch(threading.local):
 
 
 def _tiles(spans: np.ndarray) -> int:
-    """Register tiles that cover every span from row 2 on."""
-    return -(-(int(spans[-1].sum()) - 2) // TILE_ROWS)
+    """Register tiles that cover every span from FIRST_ROW on."""
+    return -(-(int(spans[-1].sum()) - tdnn.FIRST_ROW) // TILE_ROWS)
 
 
 def prepare_head(layer: Layer) -> BoundLayer:
@@ -79,7 +79,7 @@ def prepare_tdnn(layer: Layer) -> BoundLayer:
 
     def run(inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
         x, spans = inputs
-        tdnn.time_conv(x.ravel(), 2 * x.shape[1], packed.shape[1], 2, _tiles(spans), packed, bias, outputs[0])
+        tdnn.head_conv(x.ravel(), _tiles(spans), packed, bias, outputs[0])
 
     return run
 
@@ -91,14 +91,14 @@ def prepare_block(layer: Layer) -> BoundLayer:
     channels = weights["0.scale"].size
     scale = np.concatenate([weights[f"{i}.scale"] for i in range(layers)])
     shift = np.concatenate([weights[f"{i}.shift"] for i in range(layers)])
-    packed = np.concatenate([_pack_dense_layer(layer, f"{i}.") for i in range(layers)])
+    packed = np.concatenate([pack_dense_layer(layer, f"{i}.") for i in range(layers)])
     scratch = _Scratch()
 
     def run(inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
         spans, x = inputs[0], outputs[0]
         tdnn.dense_block(
             x, channels, dilation, layers, spans, _tiles(spans), scale, shift, packed,
-            scratch.get("rows", TILE_ROWS, channels + tdnn.GROWTH * layers + tdnn.ROW_PADDING),
+            scratch.get("rows", tdnn.BLOCK_TILES * TILE_ROWS, tdnn.ROW_DISTANCE),
             scratch.get("hidden", x.shape[0], tdnn.BOTTLENECK),
             scratch.get("gates", x.shape[0] // tdnn.CONTEXT_ROWS + 1, tdnn.GROWTH),
         )  # fmt: skip
@@ -106,7 +106,7 @@ def prepare_block(layer: Layer) -> BoundLayer:
     return run
 
 
-def _pack_dense_layer(layer: Layer, prefix: str) -> np.ndarray:
+def pack_dense_layer(layer: Layer, prefix: str) -> np.ndarray:
     part = {name.removeprefix(prefix): array for name, array in layer.weights.items() if name.startswith(prefix)}
     taps = part["local"].transpose(0, 2, 1).reshape(tdnn.GROWTH, -1)
     arrays = (
@@ -127,8 +127,8 @@ def prepare_transit(layer: Layer) -> BoundLayer:
 
     def run(inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
         x, spans = inputs
-        rows = scratch.get("rows", TILE_ROWS, channels + tdnn.ROW_PADDING)
-        tdnn.transit(x, channels, scale, shift, 2, _tiles(spans), packed, bias, rectify, rows, outputs[0])
+        rows = scratch.get("rows", tdnn.BLOCK_TILES * TILE_ROWS, tdnn.ROW_DISTANCE)
+        tdnn.transit(x, channels, scale, shift, _tiles(spans), packed, bias, rectify, rows, outputs[0])
 
     return run
 

@@ -11,104 +11,75 @@ Wang et al. 2023, CAM++: A Fast and Efficient Network for Speaker Verification U
 from __future__ import annotations
 
 import math
-from typing import Any
-
 import numpy as np
-from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
+from numba import njit
 
-from .gemm import PANEL, TILE_ROWS, VECTORS, make_tile
-from .simd import I64, LANES, CountedLoop, Emitter, data_pointer
+from .campplus_tile import NORMALISED_ROWS, make_fixed_tile, normalise_rows
+from .gemm import PANEL, TILE_ROWS
+from .simd import LANES
 
 BOTTLENECK = 128
 GROWTH = 32
 CONTEXT = 64
 CONTEXT_ROWS = 100
 TAPS = 3
-# Scratch rows are this much longer than their content: rows a multiple of 4 KB apart would share a few cache sets.
-ROW_PADDING = 16
+HEAD_COLUMNS = 320
+# Normalised rows lie this far apart: 1024 channels and a little, as rows 4 KB apart would share a few cache sets.
+ROW_DISTANCE = 1040
+FIRST_ROW = 2
+# Rows that are normalised together and then meet every panel of the weights: 390 KB, within a second-level cache.
+BLOCK_TILES = 8
 
-_tile_none = make_tile(TILE_ROWS, "none")
-_tile_relu = make_tile(TILE_ROWS, "relu")
-
-
-@intrinsic
-def _tile_taps(typingctx, a, a_offset, tap_stride, b, b_offset, out, out_offset, out_stride):  # type: ignore[no-untyped-def]
-    """TILE_ROWS x PANEL outputs of a convolution over time with three taps.
-
-    Row i and tap k read BOTTLENECK floats at a_offset + i * BOTTLENECK + k * tap_stride; the panel at b_offset is
-    (TAPS * BOTTLENECK, PANEL).
-    """
-    long = types.int64
-    signature = types.void(a, long, long, b, long, out, long, long)
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        emit = Emitter(builder)
-        a_start = emit.address(data_pointer(context, builder, signature.args[0], args[0]), args[1])
-        b_start = emit.address(data_pointer(context, builder, signature.args[3], args[3]), args[4])
-        out_start = emit.address(data_pointer(context, builder, signature.args[5], args[5]), args[6])
-        sums = [emit.constant(0.0)] * (TILE_ROWS * VECTORS)
-        for tap in range(TAPS):
-            tap_start = emit.address(a_start, builder.mul(args[2], ir.Constant(I64, tap)))
-            panel = emit.address(b_start, tap * BOTTLENECK * PANEL)
-            row_of = [emit.address(tap_start, i * BOTTLENECK) for i in range(TILE_ROWS)]
-            loop = CountedLoop(builder, ir.Constant(I64, BOTTLENECK), sums)
-            panel_row = emit.address(panel, builder.mul(loop.index, ir.Constant(I64, PANEL)))
-            columns = [emit.load(panel_row, j * LANES) for j in range(VECTORS)]
-            sums = []
-            for i in range(TILE_ROWS):
-                value = emit.broadcast(row_of[i], loop.index)
-                sums += [emit.fma(value, columns[j], loop.values[i * VECTORS + j]) for j in range(VECTORS)]
-            loop.end(sums)
-            sums = loop.values
-        for i in range(TILE_ROWS):
-            row_out = emit.address(out_start, builder.mul(args[7], ir.Constant(I64, i)))
-            for j in range(VECTORS):
-                emit.store(sums[i * VECTORS + j], row_out, j * LANES)
-        return context.get_dummy_value()
-
-    return signature, codegen
+_tile_none = make_fixed_tile(ROW_DISTANCE, "none")
+_tile_relu = make_fixed_tile(ROW_DISTANCE, "relu")
+_tile_head = make_fixed_tile(2 * HEAD_COLUMNS, "relu")
+_tile_taps = make_fixed_tile(BOTTLENECK, "none", TAPS)
 
 
 @njit(cache=True, nogil=True)
-def _normalise_rows(x, row, channels, scale, shift, at, scratch):  # type: ignore[no-untyped-def]
-    """relu(scale * x + shift) of TILE_ROWS rows, first `channels` columns, into scratch (TILE_ROWS, wider)."""
-    for i in range(TILE_ROWS):
-        for k in range(channels):
-            value = x[row + i, k] * scale[at + k] + shift[at + k]
-            scratch[i, k] = value if value > np.float32(0.0) else np.float32(0.0)
+def _normalise_rows(x, row, count, channels, scale, shift, at, scratch):  # type: ignore[no-untyped-def]
+    """relu(scale * x + shift) of `count` rows, first `channels` columns, into scratch (>= count, ROW_DISTANCE)."""
+    width = x.shape[1]
+    for i in range(0, count, NORMALISED_ROWS):
+        normalise_rows(
+            x, (row + i) * width, width, scale, at, shift, channels // LANES, scratch, i * ROW_DISTANCE, ROW_DISTANCE
+        )
 
 
 @njit(cache=True, nogil=True)
-def time_conv(x, column_step, inner, first_row, num_tiles, packed, bias, out):  # type: ignore[no-untyped-def]
-    """Strided convolution over time, then ReLU: output row r reads `inner` floats at (r - 1) * column_step.
+def head_conv(x, num_tiles, packed, bias, out):  # type: ignore[no-untyped-def]
+    """Convolution over time with five taps and stride 2, then ReLU.
 
-    x flat float32; packed (num_panels, inner, PANEL); out (rows, >= num_panels * PANEL), rows from `first_row` on.
+    x (columns, HEAD_COLUMNS) flat; packed (num_panels, 5 * HEAD_COLUMNS, PANEL); out (rows, >= num_panels * PANEL), of
+    which the rows FIRST_ROW .. FIRST_ROW + num_tiles * TILE_ROWS - 1 are written.
     """
-    width = out.shape[1]
+    width, inner = out.shape[1], packed.shape[1]
     for panel in range(packed.shape[0]):
         for tile in range(num_tiles):
-            row = first_row + tile * TILE_ROWS
-            _tile_relu(
-                x, (row - 1) * column_step, column_step, packed, panel * inner * PANEL, inner,
+            row = FIRST_ROW + tile * TILE_ROWS
+            # Output row r looks at columns 2 r - 2 .. 2 r + 2.
+            _tile_head(
+                x, 2 * (row - 1) * HEAD_COLUMNS, 0, packed, panel * inner * PANEL, inner,
                 bias, panel * PANEL, out, row * width + panel * PANEL, width,
             )  # fmt: skip
 
 
 @njit(cache=True, nogil=True)
-def transit(x, channels, scale, shift, first_row, num_tiles, packed, bias, rectify, scratch, out):  # type: ignore[no-untyped-def]
+def transit(x, channels, scale, shift, num_tiles, packed, bias, rectify, scratch, out):  # type: ignore[no-untyped-def]
     """Batch norm, ReLU and a 1x1 convolution; with `rectify` a ReLU on its output too."""
-    width, stride = out.shape[1], scratch.shape[1]
-    for tile in range(num_tiles):
-        row = first_row + tile * TILE_ROWS
-        _normalise_rows(x, row, channels, scale, shift, 0, scratch)
+    width = out.shape[1]
+    for block in range(0, num_tiles, BLOCK_TILES):
+        tiles = min(BLOCK_TILES, num_tiles - block)
+        row = FIRST_ROW + block * TILE_ROWS
+        _normalise_rows(x, row, tiles * TILE_ROWS, channels, scale, shift, 0, scratch)
         for panel in range(packed.shape[0]):
-            at, start, column = row * width + panel * PANEL, panel * channels * PANEL, panel * PANEL
-            if rectify:
-                _tile_relu(scratch, 0, stride, packed, start, channels, bias, column, out, at, width)
-            else:
-                _tile_none(scratch, 0, stride, packed, start, channels, bias, column, out, at, width)
+            start, column = panel * channels * PANEL, panel * PANEL
+            for tile in range(tiles):
+                source, at = tile * TILE_ROWS * ROW_DISTANCE, (row + tile * TILE_ROWS) * width + column
+                if rectify:
+                    _tile_relu(scratch, source, 0, packed, start, channels, bias, column, out, at, width)
+                else:
+                    _tile_none(scratch, source, 0, packed, start, channels, bias, column, out, at, width)
 
 
 @njit(cache=True, nogil=True)
@@ -156,31 +127,35 @@ def dense_block(x, channels, dilation, layers, spans, num_tiles, scale, shift, w
     """Every layer of a dense block, in place: layer l reads the first channels + 32 l columns of x and adds 32.
 
     x (rows, width); spans (N, 2) int64 first row and length; scale, shift: those of all layers in a row; weights: as
-    `pack_dense_layer` makes them, in a row; hidden (rows, BOTTLENECK); gates (parts, GROWTH); scratch (TILE_ROWS, >= width).
-    Rows 2 .. 2 + num_tiles * TILE_ROWS - 1 are worked on.
+    `pack_dense_layer` in campplus.py makes them, in a row; scratch (BLOCK_TILES * TILE_ROWS, ROW_DISTANCE); hidden
+    (rows, BOTTLENECK); gates (parts, GROWTH).
+    Rows FIRST_ROW .. FIRST_ROW + num_tiles * TILE_ROWS - 1 are worked on.
     """
-    width, stride = x.shape[1], scratch.shape[1]
+    width = x.shape[1]
+    zeros = np.zeros(PANEL, np.float32)
     norm_at, at = 0, 0
-    first_row = 2
     for _ in range(layers):
         bias1 = at + BOTTLENECK * channels
         local = bias1 + BOTTLENECK
         context = local + TAPS * BOTTLENECK * GROWTH
-        for tile in range(num_tiles):
-            row = first_row + tile * TILE_ROWS
-            _normalise_rows(x, row, channels, scale, shift, norm_at, scratch)
+        for block in range(0, num_tiles, BLOCK_TILES):
+            tiles = min(BLOCK_TILES, num_tiles - block)
+            row = FIRST_ROW + block * TILE_ROWS
+            _normalise_rows(x, row, tiles * TILE_ROWS, channels, scale, shift, norm_at, scratch)
             for column in range(0, BOTTLENECK, PANEL):
-                _tile_relu(
-                    scratch, 0, stride, weights, at + column * channels, channels,
-                    weights, bias1 + column, hidden, row * BOTTLENECK + column, BOTTLENECK,
-                )  # fmt: skip
+                for tile in range(tiles):
+                    _tile_relu(
+                        scratch, tile * TILE_ROWS * ROW_DISTANCE, 0, weights, at + column * channels, channels,
+                        weights, bias1 + column, hidden, (row + tile * TILE_ROWS) * BOTTLENECK + column, BOTTLENECK,
+                    )  # fmt: skip
         _clear_free_rows(hidden, spans)
         for tile in range(num_tiles):
-            row = first_row + tile * TILE_ROWS
+            row = FIRST_ROW + tile * TILE_ROWS
             for column in range(0, GROWTH, PANEL):
                 _tile_taps(
                     hidden, (row - dilation) * BOTTLENECK, dilation * BOTTLENECK,
-                    weights, local + column * TAPS * BOTTLENECK, x, row * width + channels + column, width,
+                    weights, local + column * TAPS * BOTTLENECK, BOTTLENECK,
+                    zeros, 0, x, row * width + channels + column, width,
                 )  # fmt: skip
         for item in range(spans.shape[0]):
             first, length = spans[item, 0], spans[item, 1]

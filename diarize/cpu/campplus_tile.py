@@ -1,0 +1,126 @@
+"""Innermost loops of CAM++'s matrix products, each a machine-code function of its own.
+
+A tile that LLVM inlines into a larger loop nest shares its registers with it and may lose half its speed to spills, so
+every tile is marked never to be inlined, and its row distance is a constant: twelve row pointers would not fit either.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from .gemm import PANEL, TILE_ROWS, VECTORS
+from .simd import F32, I64, LANES, CountedLoop, Emitter, data_pointer
+
+NORMALISED_ROWS = 2
+
+
+def make_fixed_tile(row_distance: int, activation: str, taps: int = 1) -> Any:
+    """Intrinsic (a, a_offset, tap_distance, b, b_offset, inner, bias, bias_offset, out, out_offset, out_stride).
+
+    Computes TILE_ROWS x PANEL outputs: for each of `taps`, row i reads `inner` floats at
+    a_offset + i * row_distance + tap * tap_distance; the panel (taps * inner, PANEL) lies at b_offset. Each output is
+    one chain of fused multiply-adds from the bias on, in the order of taps and inner index. Bind it at module level.
+    """
+    name = f"diarize_tile_{row_distance}_{activation}_{taps}"
+
+    @intrinsic
+    def tile(typingctx, a, a_offset, tap_distance, b, b_offset, inner, bias, bias_offset, out, out_offset, out_stride):  # type: ignore[no-untyped-def]
+        long = types.int64
+        signature = types.void(a, long, long, b, long, long, bias, long, out, long, long)
+
+        def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+            emit = Emitter(builder)
+            a_start, b_start, bias_start, out_start = (
+                emit.address(data_pointer(context, builder, signature.args[i], args[i]), args[i + 1])
+                for i in (0, 3, 6, 8)
+            )
+            function = _tile_function(builder.module, name, row_distance, activation, taps)
+            builder.call(function, [a_start, args[2], b_start, args[5], bias_start, out_start, args[10]])
+            return context.get_dummy_value()
+
+        return signature, codegen
+
+    return tile
+
+
+def _tile_function(module: ir.Module, name: str, row_distance: int, activation: str, taps: int) -> ir.Function:
+    pointer = F32.as_pointer()
+    function = _own_function(module, name, [pointer, I64, pointer, I64, pointer, pointer, I64])
+    if function.blocks:
+        return function
+    builder = ir.IRBuilder(function.append_basic_block())
+    emit = Emitter(builder)
+    a, tap_distance, b, inner, bias, out, out_stride = function.args
+    sums = [emit.load(bias, j * LANES) for j in range(VECTORS)] * TILE_ROWS
+    for tap in range(taps):
+        tap_start = emit.address(a, builder.mul(tap_distance, ir.Constant(I64, tap)))
+        panel = emit.address(b, builder.mul(inner, ir.Constant(I64, tap * PANEL)))
+        loop = CountedLoop(builder, inner, sums)
+        panel_row = emit.address(panel, builder.mul(loop.index, ir.Constant(I64, PANEL)))
+        columns = [emit.load(panel_row, j * LANES) for j in range(VECTORS)]
+        first = emit.address(tap_start, loop.index)
+        sums = []
+        for i in range(TILE_ROWS):
+            value = emit.broadcast(first, i * row_distance)
+            sums += [emit.fma(value, columns[j], loop.values[i * VECTORS + j]) for j in range(VECTORS)]
+        loop.end(sums)
+        sums = loop.values
+    for i in range(TILE_ROWS):
+        row = emit.address(out, builder.mul(out_stride, ir.Constant(I64, i)))
+        for j in range(VECTORS):
+            emit.store(emit.activate(sums[i * VECTORS + j], activation), row, j * LANES)
+    builder.ret_void()
+    return function
+
+
+@intrinsic
+def normalise_rows(typingctx, x, x_offset, x_stride, scale, scale_offset, shift, vectors, out, out_offset, out_stride):  # type: ignore[no-untyped-def]
+    """relu(scale * x + shift) of NORMALISED_ROWS rows of `vectors` x LANES channels; shift lies at scale's offset."""
+    long = types.int64
+    signature = types.void(x, long, long, scale, long, shift, long, out, long, long)
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+        emit = Emitter(builder)
+        x_start, scale_start, shift_start, out_start = (
+            emit.address(data_pointer(context, builder, signature.args[i], args[i]), args[j])
+            for i, j in ((0, 1), (3, 4), (5, 4), (7, 8))
+        )
+        arguments = [x_start, args[2], scale_start, shift_start, args[6], out_start, args[9]]
+        builder.call(_normalise_function(builder.module), arguments)
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+def _normalise_function(module: ir.Module) -> ir.Function:
+    pointer = F32.as_pointer()
+    function = _own_function(module, "diarize_normalise", [pointer, I64, pointer, pointer, I64, pointer, I64])
+    if function.blocks:
+        return function
+    builder = ir.IRBuilder(function.append_basic_block())
+    emit = Emitter(builder)
+    x, x_stride, scale, shift, vectors, out, out_stride = function.args
+    loop = CountedLoop(builder, vectors, [])
+    at = builder.mul(loop.index, ir.Constant(I64, LANES))
+    factor, summand = emit.load(scale, at), emit.load(shift, at)
+    for i in range(NORMALISED_ROWS):
+        row = ir.Constant(I64, i)
+        source = emit.address(emit.address(x, builder.mul(x_stride, row)), at)
+        target = emit.address(emit.address(out, builder.mul(out_stride, row)), at)
+        emit.store(emit.activate(emit.fma(emit.load(source), factor, summand), "relu"), target)
+    loop.end([])
+    builder.ret_void()
+    return function
+
+
+def _own_function(module: ir.Module, name: str, arguments: list[ir.Type]) -> ir.Function:
+    """The module's function of that name, never inlined; it has no blocks yet when it is new."""
+    function = cgutils.get_or_insert_function(module, ir.FunctionType(ir.VoidType(), arguments), name)
+    function.linkage = "internal"
+    function.attributes.add("noinline")
+    return function
