@@ -18,7 +18,7 @@ from .gemm import PANEL, pack_weight, pad_bias
 from .memory import aligned, aligned_empty, workspace
 from .rows import rows_none, rows_relu
 from .simd import LANES
-from .winograd import transform_weight, winograd, workspace_size
+from .winograd import BLOCK, transform_weight, winograd, workspace_size
 
 Convolution = Callable[..., np.ndarray]
 
@@ -143,12 +143,12 @@ def _prepare_winograd(weight: np.ndarray, bias: np.ndarray | None, activation: s
     packed = transform_weight(weight)
     padded_bias = aligned(pad_bias(bias, c_out))
     zeros = np.zeros(PANEL, np.float32)
-    size = workspace_size(c_in, c_out)
+    size = workspace_size(c_in, c_out, BLOCK)
     floor = np.float32(0.0 if activation == "relu" else -np.inf)
 
     def convolve(x: np.ndarray, out: np.ndarray, shortcut: np.ndarray | None = None) -> np.ndarray:
         added = shortcut if residual and shortcut is not None else out
-        winograd(x, packed, zeros, padded_bias, floor, residual, added, workspace(size), out)
+        winograd(x, packed, zeros, padded_bias, floor, residual, added, BLOCK, workspace(size), out)
         return out
 
     return convolve

@@ -81,6 +81,14 @@ class Emitter:
         """Element `offset` in every lane."""
         return self.splat(self.builder.load(self.address(pointer, offset), typ=F32))
 
+    def prefetch(self, pointer: ir.Value, write: bool) -> None:
+        """Ask for the cache line at `pointer` in the second-level cache, to be read or written soon."""
+        byte = ir.IntType(8).as_pointer()
+        signature = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
+        function = cgutils.get_or_insert_function(self.builder.module, signature, "llvm.prefetch.p0i8")
+        address = self.builder.bitcast(pointer, byte)
+        self.builder.call(function, [address, I32(int(write)), I32(2), I32(1)])
+
     def fma(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
         """a * b + c, rounded once."""
         return self._call("llvm.fma", a, b, c)

@@ -24,17 +24,18 @@ from numba.extending import intrinsic
 
 from .memory import aligned_empty
 from .rows import PANEL, rows_none
-from .simd import I64, LANES, Emitter, data_pointer
+from .simd import I64, LANES, CountedLoop, Emitter, data_pointer
 
 OUTPUTS = 5
 INPUTS = 7
 POSITIONS = INPUTS * INPUTS
 POINTS = (0.0, 1.0, -1.0, 2.0, -2.0, 0.5)
-# Tiles in a block: a multiple of the product's ten rows.
+# Tiles in a block: a multiple of the product's ten rows; from 20 to 80 the time hardly changes (Zen 4, 1 MB cache).
 BLOCK = 40
 # Rows of equal position are this much further apart than their data, so that the 49 streams fall in different
 # sets of the first-level cache.
 _SKEW = 16
+_LINE = 16
 
 
 def transform_weight(weight: np.ndarray) -> np.ndarray:
@@ -68,14 +69,16 @@ def _forward(emit: Emitter, d: list[ir.Value]) -> list[ir.Value]:
     t = [scaled(-0.5, d[k], d[k + 1]) for k in range(6)]
     odd, even = scaled(-4.0, t[1], t[3]), scaled(-4.0, t[2], t[4])
     wide_odd, wide_even = emit.sub(t[3], t[1]), emit.sub(t[4], t[2])
+    twice = emit.add(wide_odd, wide_odd)
+    # 4a - 5b + c is formed as 4(a - b) + (c - b): additions run beside multiplications on units of their own.
     return [
-        scaled(4.0, t[0], scaled(-5.0, t[2], t[4])),
+        scaled(4.0, emit.sub(t[0], t[2]), wide_even),
         emit.add(even, odd),
         emit.sub(even, odd),
-        scaled(2.0, wide_odd, wide_even),
-        scaled(-2.0, wide_odd, wide_even),
-        scaled(4.0, d[1], scaled(-5.0, d[3], d[5])),
-        scaled(4.0, t[1], scaled(-5.0, t[3], t[5])),
+        emit.add(wide_even, twice),
+        emit.sub(wide_even, twice),
+        scaled(4.0, emit.sub(d[1], d[3]), emit.sub(d[5], d[3])),
+        scaled(-4.0, wide_odd, emit.sub(t[5], t[3])),
     ]
 
 
@@ -158,13 +161,65 @@ def _make_inverse(residual: bool) -> Any:
     return inverse
 
 
+@intrinsic
+def _copy(typingctx, source, start, target, to):  # type: ignore[no-untyped-def]
+    """target[to : to + LANES] = source[start : start + LANES]."""
+    signature = types.void(source, types.int64, target, types.int64)
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+        emit = Emitter(builder)
+        source, target = (data_pointer(context, builder, signature.args[i], args[i]) for i in (0, 2))
+        emit.store(emit.load(source, args[1]), target, args[3])
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@intrinsic
+def _clear(typingctx, target, to):  # type: ignore[no-untyped-def]
+    """target[to : to + LANES] = 0."""
+    signature = types.void(target, types.int64)
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+        emit = Emitter(builder)
+        emit.store(emit.constant(0.0), data_pointer(context, builder, signature.args[0], args[0]), args[1])
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+def _make_prefetch(write: bool) -> Any:
+    """Intrinsic that asks for `lines` cache lines of 64 bytes from array[start] on, to be read or written soon.
+
+    Bind it at module level: see `gemm.make_tile`. Harmless past the array's end.
+    """
+
+    @intrinsic
+    def prefetch(typingctx, array, start, lines):  # type: ignore[no-untyped-def]
+        signature = types.void(array, types.int64, types.int64)
+
+        def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+            emit = Emitter(builder)
+            first = emit.address(data_pointer(context, builder, signature.args[0], args[0]), args[1])
+            loop = CountedLoop(builder, args[2], [])
+            line = emit.address(first, builder.mul(loop.index, ir.Constant(I64, _LINE)))
+            emit.prefetch(line, write)
+            loop.end([])
+            return context.get_dummy_value()
+
+        return signature, codegen
+
+    return prefetch
+
+
+_prefetch_read, _prefetch_write = _make_prefetch(False), _make_prefetch(True)
 _inverse, _inverse_add = _make_inverse(False), _make_inverse(True)
 
 
-def workspace_size(c_in: int, c_out: int) -> int:
-    """Number of float32 that `winograd` needs as scratch."""
+def workspace_size(c_in: int, c_out: int, block: int) -> int:
+    """Number of float32 that `winograd` needs as scratch for blocks of `block` tiles."""
     padded = -(-c_out // PANEL) * PANEL
-    return POSITIONS * (BLOCK * (c_in + padded) + 2 * _SKEW) + POSITIONS * max(c_in, c_out) + 2 * OUTPUTS**2 * c_out
+    return (POSITIONS + 1) * (block * max(c_in, padded) + _SKEW) + POSITIONS * c_in + 2 * OUTPUTS**2 * c_out
 
 
 @njit(cache=True, nogil=True)
@@ -175,9 +230,11 @@ def _cut(x: np.ndarray, height: int, width: int, channels: int, top: int, left: 
             to = (i * INPUTS + j) * channels
             if 0 <= top + i < height and 0 <= left + j < width:
                 at = ((top + i) * width + left + j) * channels
-                tile[to : to + channels] = x[at : at + channels]
+                for c in range(0, channels, LANES):
+                    _copy(x, at + c, tile, to + c)
             else:
-                tile[to : to + channels] = 0.0
+                for c in range(0, channels, LANES):
+                    _clear(tile, to + c)
 
 
 @njit(cache=True, nogil=True)
@@ -197,10 +254,11 @@ def _move(
         for j in range(columns):
             inside = ((top + i) * width + left + j) * channels
             at = (i * OUTPUTS + j) * channels
-            if back:
-                image[inside : inside + channels] = tile[at : at + channels]
-            else:
-                tile[at : at + channels] = image[inside : inside + channels]
+            for c in range(0, channels, LANES):
+                if back:
+                    _copy(tile, at + c, image, inside + c)
+                else:
+                    _copy(image, inside + c, tile, at + c)
 
 
 @njit(cache=True, nogil=True)
@@ -212,30 +270,30 @@ def winograd(
     floor: float,
     add: bool,
     shortcut: np.ndarray,
+    block: int,
     scratch: np.ndarray,
     out: np.ndarray,
 ) -> None:
     """`out = max(conv3x3(x) + bias [+ shortcut], floor)`, zero padding 1.
 
     x (H, W, C_in) and out (H, W, C_out) float32 C-contiguous, channels multiples of LANES; packed as from
-    `transform_weight`; zeros (num_panels * PANEL) zeros; shortcut like out, read only if `add`; scratch as large as
-    `workspace_size` says. A tile's outputs depend on the image alone, not on the block it falls in.
+    `transform_weight`; zeros (num_panels * PANEL) zeros; shortcut like out, read only if `add`; `block` tiles go
+    through together; scratch as large as `workspace_size` says. A tile's outputs depend on the image alone, not on the block it falls in.
     """
     height, width, c_in = x.shape
     c_out = out.shape[2]
     num_panels = packed.shape[1]
     padded = num_panels * PANEL
-    v_stride, m_stride = BLOCK * c_in + _SKEW, BLOCK * padded + _SKEW
-    m_begin = POSITIONS * v_stride
-    tile_begin = m_begin + POSITIONS * m_stride
-    v, m, edge = scratch[:m_begin], scratch[m_begin:tile_begin], scratch[tile_begin:]
+    # The products of a position take the place of the position before, whose inputs are no longer needed.
+    stride = block * max(c_in, padded) + _SKEW
+    slots, edge = scratch[: (POSITIONS + 1) * stride], scratch[(POSITIONS + 1) * stride :]
     x_flat, out_flat, shortcut_flat, panels = x.reshape(-1), out.reshape(-1), shortcut.reshape(-1), packed.reshape(-1)
     # An edge tile is computed in scratch: its inputs, later its outputs, and beside them its residual.
     edge_shortcut = edge[OUTPUTS * OUTPUTS * c_out :]
     across = (width + OUTPUTS - 1) // OUTPUTS
     tiles = (height + OUTPUTS - 1) // OUTPUTS * across
-    for first in range(0, tiles, BLOCK):
-        count = min(BLOCK, tiles - first)
+    for first in range(0, tiles, block):
+        count = min(block, tiles - first)
         for index in range(count):
             top = (first + index) // across * OUTPUTS - 1
             left = (first + index) % across * OUTPUTS - 1
@@ -244,12 +302,20 @@ def winograd(
                 _cut(x_flat, height, width, c_in, top, left, edge)
                 source, start, row_stride = edge, 0, INPUTS * c_in
             for c in range(0, c_in, LANES):
-                _transform(source, start + c, row_stride, c_in, v, index * c_in + c, v_stride)
+                _transform(source, start + c, row_stride, c_in, slots, stride + index * c_in + c, stride)
         for position in range(POSITIONS):
+            # Memory works while the products are computed: the outputs' lines, and the next block's inputs.
+            for index in range(position * count // POSITIONS, (position + 1) * count // POSITIONS):
+                here, there = first + index, first + count + index
+                pixel = here // across * OUTPUTS * width + here % across * OUTPUTS
+                after = (there // across * OUTPUTS + 1) * width + there % across * OUTPUTS
+                for i in range(OUTPUTS):
+                    _prefetch_write(out_flat, (pixel + i * width) * c_out, OUTPUTS * c_out // _LINE)
+                    _prefetch_read(x_flat, (after + i * width) * c_in, OUTPUTS * c_in // _LINE)
             for panel in range(num_panels):
-                a, b = position * v_stride, (position * num_panels + panel) * c_in * PANEL
-                to = position * m_stride + panel * PANEL
-                rows_none(v, a, c_in, count, panels, b, c_in, zeros, 0, m, to, padded)
+                a, b = (position + 1) * stride, (position * num_panels + panel) * c_in * PANEL
+                to = position * stride + panel * PANEL
+                rows_none(slots, a, c_in, count, panels, b, c_in, zeros, 0, slots, to, padded)
         for index in range(count):
             top = (first + index) // across * OUTPUTS
             left = (first + index) % across * OUTPUTS
@@ -264,8 +330,8 @@ def winograd(
             for c in range(0, c_out, LANES):
                 to = start + c
                 if add:
-                    _inverse_add(m, at + c, m_stride, bias, c, floor, residual, target, to, row_stride, c_out)
+                    _inverse_add(slots, at + c, stride, bias, c, floor, residual, target, to, row_stride, c_out)
                 else:
-                    _inverse(m, at + c, m_stride, bias, c, floor, residual, target, to, row_stride, c_out)
+                    _inverse(slots, at + c, stride, bias, c, floor, residual, target, to, row_stride, c_out)
             if not whole:
                 _move(out_flat, top, left, width, edge, rows, columns, c_out, True)
