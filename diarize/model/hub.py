@@ -24,12 +24,14 @@ _PAGE = f"https://huggingface.co/{PIPELINE_REPOSITORY}"
 _AGAIN = "run: diarize models pull community-1"
 
 
-def pull_community(target: Path, token: str | None = None, source: Path | None = None) -> str:
+def pull_community(
+    target: Path, token: str | None = None, source: Path | None = None, endpoint: str | None = None
+) -> str:
     """Install community-1 as a model folder at `target` and give the sha256 of its weights.
 
     With `source`, a folder laid out as pyannote's repository, nothing is downloaded. `token` is a Hugging Face access
-    token; None takes the one that `hf auth login` has stored. HF_ENDPOINT names another hub. An installed model stays
-    as it is until the new one is complete.
+    token; None takes the one that `hf auth login` has stored. `endpoint` is the hub's address; None takes HF_ENDPOINT,
+    else the public hub. An installed model stays as it is until the new one is complete.
 
     Raises
     ------
@@ -48,27 +50,33 @@ def pull_community(target: Path, token: str | None = None, source: Path | None =
     with scratch as folder:
         # The gated files first: they are small, and a missing token shows before the large download.
         files = [
-            _download(PIPELINE_REPOSITORY, PIPELINE_REVISION, f"plda/{name}", "plda", token, folder)
+            _download(PIPELINE_REPOSITORY, PIPELINE_REVISION, f"plda/{name}", "plda", token, folder, endpoint)
             for name in PLDA_SHA256
         ]
         # No token for the open repository: a stale one would be refused where none is needed.
         name = "pytorch_model.bin"
-        files.append(_download(EMBEDDING_REPOSITORY, EMBEDDING_REVISION, name, "embedding", False, folder))
+        files.append(_download(EMBEDDING_REPOSITORY, EMBEDDING_REVISION, name, "embedding", False, folder, endpoint))
         return install(files, target, _AGAIN)
 
 
 def _download(
-    repository: str, revision: str, name: str, part: str, token: str | bool | None, folder: str
+    repository: str,
+    revision: str,
+    name: str,
+    part: str,
+    token: str | bool | None,
+    folder: str,
+    endpoint: str | None,
 ) -> SourceFile:
-    from huggingface_hub import hf_hub_download
+    from huggingface_hub import hf_hub_download, hf_hub_url
 
     _log.info("downloading %s from %s at %s", name, repository, revision)
     try:
-        path = hf_hub_download(repository, name, revision=revision, token=token, cache_dir=folder)
+        path = hf_hub_download(repository, name, revision=revision, token=token, cache_dir=folder, endpoint=endpoint)
     # huggingface_hub has moved from one HTTP library to others, whose errors have no base in common.
     except Exception as error:
         raise ModelError(_explain(error, repository, revision, name)) from error
-    return SourceFile(part, Path(path), f"https://huggingface.co/{repository}/resolve/{revision}/{name}")
+    return SourceFile(part, Path(path), hf_hub_url(repository, name, revision=revision, endpoint=endpoint))
 
 
 def _explain(error: Exception, repository: str, revision: str, name: str) -> str:

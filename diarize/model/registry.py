@@ -129,10 +129,9 @@ def state(name: str) -> ModelState:
         licences = tuple(f"{entry.name}: {entry.licence}" for entry in entries)
         return ModelState(name, True, path, sum(entry.size for entry in entries), bundled_checksum(), licences)
     description = folder.read_description(path, _PULL)
-    size = sum(
-        file.stat().st_size for file in (path / folder.WEIGHTS_FILE, path / folder.DESCRIPTION_FILE) if file.exists()
-    )
-    return ModelState(name, True, path, size, description.sha256, description.licences)
+    files = [path / folder.WEIGHTS_FILE, path / folder.DESCRIPTION_FILE]
+    size = sum(file.stat().st_size for file in files if file.is_file())
+    return ModelState(name, True, path, size, description.checksum, description.licences)
 
 
 def verify(name: str) -> None:

@@ -184,7 +184,7 @@ def test_function_that_rebuilds_tensors_cannot_be_changed() -> None:
     ],
 )
 def test_tensor_outside_its_storage_is_refused(num_elements: Any, offset: Any, shape: Any, strides: Any) -> None:
-    with pytest.raises(ModelError, match="model.bin is refused: "):
+    with pytest.raises(ModelError, match=r"model\.bin is refused: "):
         read(with_tensor(num_elements, offset, shape, strides))
 
 
@@ -311,5 +311,5 @@ def test_old_format_of_pytorch_is_refused() -> None:
     torch = pytest.importorskip("torch")
     stream = io.BytesIO()
     torch.save({"x": torch.zeros(3)}, stream, _use_new_zipfile_serialization=False)
-    with pytest.raises(ModelError, match="from before version 1.6"):
+    with pytest.raises(ModelError, match=r"from before version 1\.6"):
         read(stream.getvalue())
