@@ -1,4 +1,4 @@
-"""What the header of a WAV or FLAC file claims, and a view of the file whose header tells the truth.
+"""What the header of a WAV, FLAC, mp3 or Ogg file claims, and a view of the file whose header tells the truth.
 
 Recorders that were cut off, pipes and tools that wrap at 4 GiB leave lengths in the header that do not fit the
 file. libsndfile believes a length that is too small. Nothing is decoded here: the header is read, compared with
@@ -17,10 +17,15 @@ import struct
 from dataclasses import dataclass
 from typing import BinaryIO
 
+from .mp3 import endless_tag, read_start
+
 # Formats whose block is one sample of every channel: PCM, float, A-law, mu-law, extensible.
 _SAMPLE_FORMATS = {1, 3, 6, 7, 0xFFFE}
 # Bytes after the audio that are no chunks and yet too few to be forgotten audio: padding of a tool.
 _JUNK_BYTES = 4096
+# An mp3 may hold a picture or tags after its audio; a part that was joined on is larger than this share.
+_JOINED_SHARE = 0.05
+_OGG_PAGE_BYTES = 65_307
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,7 @@ class Claim:
     `frames`: samples per channel that it promises, None where it makes no usable promise.
     `prefix`, `skip`: the truthful file is `prefix` followed by the file's bytes from `skip` on; no prefix, no change.
     `warning`: a sentence for the user, or None.
-    `cut`: True where the file ends within its header.
+    `cut`: True where the file ends within its header. `trim`: samples per channel to drop at the start.
     """
 
     frames: int | None = None
@@ -38,10 +43,14 @@ class Claim:
     skip: int = 0
     warning: str | None = None
     cut: bool = False
+    trim: int = 0
 
 
 def read_claim(file: BinaryIO, size: int) -> Claim:
-    """What the header of the open `file` of `size` bytes claims; an empty claim for other formats."""
+    """What the header of the open `file` of `size` bytes claims; an empty claim for formats without a mark.
+
+    An mp3 need not begin with a mark; ask `mp3_claim` once a decoder has found that it is one.
+    """
     file.seek(0)
     start = file.read(64)
     if start[:4] in (b"RIFF", b"RF64") and b"WAVE".startswith(start[8:12]):
@@ -49,6 +58,8 @@ def read_claim(file: BinaryIO, size: int) -> Claim:
     if start[:4] == b"fLaC":
         # The marker, then STREAMINFO: a header of 4 bytes and a body of 34.
         return _flac_claim(start) if len(start) >= 42 else Claim(cut=True)
+    if start[:4] == b"OggS":
+        return _ogg_claim(file, size)
     return Claim()
 
 
@@ -57,6 +68,44 @@ def _flac_claim(start: bytes) -> Claim:
     frames = int.from_bytes(start[21:26], "big") & 0xF_FFFF_FFFF
     prefix = start[:21] + bytes([start[21] & 0xF0, 0, 0, 0, 0])
     return Claim(frames or None, prefix, len(prefix))
+
+
+def mp3_claim(file: BinaryIO, size: int) -> Claim:
+    """Claim of an mp3 file: none where its tag fits, else an endless tag in front of its audio."""
+    start = read_start(file)
+    if start is None:
+        return Claim()
+    prefix = endless_tag(start.header)
+    if start.tagged_bytes is None:
+        return Claim(None, prefix, start.offset)
+    if size - start.offset <= (1 + _JOINED_SHARE) * start.tagged_bytes + _JUNK_BYTES:
+        return Claim()
+    warning = f"the header says {start.seconds:.1f} s but the file goes on; all of it was decoded"
+    return Claim(None, prefix, start.offset + start.header.num_bytes, warning, trim=start.delay_samples)
+
+
+def _ogg_claim(file: BinaryIO, size: int) -> Claim:
+    """Claim of an Ogg file: a warning where its last page is of another stream or is not marked as the end."""
+    streams = set()
+    position = 0
+    while True:
+        file.seek(position)
+        page = file.read(27 + 255)
+        # Flag 2 marks the first page of a stream; all of these come first.
+        if len(page) < 27 or page[:4] != b"OggS" or not page[5] & 2:
+            break
+        streams.add(page[14:18])
+        position += 27 + page[26] + sum(page[27 : 27 + page[26]])
+    file.seek(max(size - _OGG_PAGE_BYTES, 0))
+    end = file.read()
+    last = end.rfind(b"OggS")
+    if last < 0 or len(end) - last < 27:
+        return Claim(warning="the file has no end mark: it was probably cut off")
+    if end[last + 14 : last + 18] not in streams:
+        return Claim(warning="the file holds several recordings in a row; only the first was decoded; split them")
+    if not end[last + 5] & 4:
+        return Claim(warning="the file has no end mark: it was probably cut off")
+    return Claim()
 
 
 def _wav_claim(file: BinaryIO, size: int) -> Claim:

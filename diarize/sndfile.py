@@ -15,13 +15,14 @@ import numpy as np
 import soundfile
 
 from .errors import AudioError
-from .headers import Claim, TruthfulFile, read_claim
+from .headers import Claim, TruthfulFile, mp3_claim, read_claim
 
 # Samples per channel that one call decodes; at damage in an mp3, what the same call decoded before it is lost.
 _CALL_FRAMES = 4096
 # Shorter gaps between header and audio go unmentioned: far below the 17 ms of a frame of the networks.
 _TOLERANCE_SECONDS = 0.01
-_UNKNOWN_FRAMES = 1 << 62
+# Counts from here on stand for "unknown": 2,000 hours at 16 kHz.
+_UNKNOWN_FRAMES = 1 << 37
 
 
 class SndfileDecoder:
@@ -44,10 +45,8 @@ class SndfileDecoder:
         self._claim: Claim = read_claim(file, size)
         self._view: TruthfulFile | None = None
         self.warnings: list[str] = []
-        if self._claim.warning is not None:
-            self.warnings.append(self._claim.warning)
         try:
-            self._sound = self._open(path)
+            self._sound = self._open(path, size)
         except soundfile.LibsndfileError as error:
             if self._claim.cut:
                 raise self._cut(size) from error
@@ -55,6 +54,8 @@ class SndfileDecoder:
         if self._claim.cut and self._sound.frames == 0:
             self._sound.close()
             raise self._cut(size)
+        if self._claim.warning is not None:
+            self.warnings.append(self._claim.warning)
         self.sample_rate: int = self._sound.samplerate
         self.channels: int = self._sound.channels
         frames = self._claim.frames
@@ -62,13 +63,19 @@ class SndfileDecoder:
             frames = self._sound.frames
         self.expected_frames: int | None = frames
 
-    def _open(self, path: str) -> soundfile.SoundFile:
+    def _open(self, path: str, size: int) -> soundfile.SoundFile:
         """The file itself, or a view of it where its header does not fit."""
-        if self._claim.prefix:
-            self._view = TruthfulFile(self._file, self._claim.prefix, self._claim.skip)
-            return soundfile.SoundFile(self._view)
-        # Bytes, because libsndfile's wrapper cannot encode a name that is not valid UTF-8.
-        return soundfile.SoundFile(os.fsencode(path) if os.name == "posix" else path)
+        if not self._claim.prefix:
+            # Bytes, because libsndfile's wrapper cannot encode a name that is not valid UTF-8.
+            sound = soundfile.SoundFile(os.fsencode(path) if os.name == "posix" else path)
+            if sound.format != "MP3":
+                return sound
+            self._claim = mp3_claim(self._file, size)
+            if not self._claim.prefix:
+                return sound
+            sound.close()
+        self._view = TruthfulFile(self._file, self._claim.prefix, self._claim.skip)
+        return soundfile.SoundFile(self._view)
 
     def _cut(self, size: int) -> AudioError:
         """Error for a file of `size` bytes that ends too soon to hold audio."""
@@ -82,12 +89,14 @@ class SndfileDecoder:
         # it calls returns the honest count.
         read = soundfile._snd.sf_readf_float
         pointer = soundfile._ffi.cast("float*", buffer.ctypes.data)
-        decoded = 0
+        decoded, trim = 0, self._claim.trim
         while True:
             count = int(read(self._sound._file, pointer, frames))
             if count > 0:
                 decoded += count
-                yield buffer[:count]
+                dropped = min(trim, count)
+                trim -= dropped
+                yield buffer[dropped:count]
             if count < frames:
                 break
         self._check_end(decoded)

@@ -13,6 +13,7 @@ import soundfile
 from diarize.audio import load, open_audio
 from diarize.errors import AudioError
 from diarize.headers import TruthfulFile, read_claim
+from diarize.mp3 import read_start
 
 RATE = 16_000
 LIST = b"LIST" + struct.pack("<I", 26) + b"INFOISFT" + struct.pack("<I", 14) + b"Lavf58.29.100\0"
@@ -194,6 +195,91 @@ def test_mp3_with_damage_inside(tmp_path):
     result = load(save(tmp_path, bytes(content), "a.mp3"))
     assert 5 < result.duration <= 12
     assert result.duration > 11.9 or result.warnings
+
+
+def ticks(rate: int) -> np.ndarray:
+    """(num_samples,) float32: 4 s with a tone of 20 ms at 2 s."""
+    samples = np.zeros(4 * rate, np.float32)
+    index = np.arange(rate // 50)
+    samples[2 * rate : 2 * rate + len(index)] = 0.8 * np.sin(2 * np.pi * 1000 * index / rate)
+    return samples
+
+
+def mp3(samples: np.ndarray, rate: int, channels: int = 1, **kind: object) -> bytes:
+    """An mp3 file with a tag; `samples` (num_samples,) on every channel."""
+    file = io.BytesIO()
+    soundfile.write(file, np.stack([samples] * channels, axis=1), rate, format="MP3", **kind)
+    return file.getvalue()
+
+
+def without_tag(content: bytes) -> bytes:
+    """The mp3 file from its second frame on."""
+    start = read_start(io.BytesIO(content))
+    assert start is not None
+    assert start.tagged_bytes == len(content)
+    return content[start.offset + start.header.num_bytes :]
+
+
+MP3_RATES = [8_000, 11_025, 16_000, 22_050, 32_000, 44_100, 48_000]
+ID3 = b"ID3\4\0\0\0\0\1\0" + bytes(128)
+
+
+@pytest.mark.parametrize("rate", MP3_RATES)
+@pytest.mark.parametrize("channels", [1, 2])
+def test_joined_mp3_files_are_decoded_to_the_end(tmp_path, rate, channels):
+    content = mp3(ticks(rate), rate, channels)
+    result = load(save(tmp_path, (ID3 if channels == 2 else b"") + content + content, "a.mp3"))
+    # Between the parts lie the second one's tag frame and its encoder's delay.
+    assert 8 <= result.duration < 8 + 5000 / rate
+    loud = np.abs(result.samples) > 0.2
+    assert abs(np.argmax(loud) / RATE - 2) < 0.003
+    assert 6 <= np.argmax(loud[4 * RATE :]) / RATE + 4 < 6 + 5000 / rate
+    (warning,) = result.warnings
+    assert "s but the file goes on; all of it was decoded" in warning
+
+
+@pytest.mark.parametrize("rate", MP3_RATES)
+@pytest.mark.parametrize("channels", [1, 2])
+def test_mp3_of_varying_bit_rate_without_a_tag_is_decoded_to_the_end(tmp_path, rate, channels):
+    generator = np.random.default_rng(5)
+    loud = (0.2 * generator.standard_normal(3 * rate)).astype(np.float32)
+    quiet = (1e-4 * generator.standard_normal(9 * rate)).astype(np.float32)
+    first = mp3(loud, rate, channels, bitrate_mode="VARIABLE", compression_level=0.0)
+    second = mp3(quiet, rate, channels, bitrate_mode="VARIABLE", compression_level=0.99)
+    content = without_tag(first) + without_tag(second)
+    for before in (b"", ID3, bytes(100)):
+        result = load(save(tmp_path, before + content, "a.mp3"))
+        assert 12 <= result.duration < 12 + 5000 / rate
+        assert result.warnings == ()
+        assert result.sample_rate == rate
+        assert result.channels == channels
+
+
+def test_mp3_without_a_tag_is_late_by_the_encoders_delay_only(tmp_path):
+    result = load(save(tmp_path, without_tag(mp3(ticks(44_100), 44_100)), "a.mp3"))
+    assert np.argmax(np.abs(result.samples) > 0.2) / RATE - 2 == pytest.approx(576 / 44_100, abs=0.002)
+
+
+@pytest.mark.parametrize("tail", [b"", b"TAG" + bytes(125), b"APETAGEX" + bytes(2000)])
+def test_tags_after_an_mp3_are_not_audio(tmp_path, tail):
+    result = load(save(tmp_path, mp3(ticks(44_100), 44_100) + tail, "a.mp3"))
+    assert (result.duration, result.warnings) == (4, ())
+
+
+@pytest.mark.parametrize(("name", "kind"), [("a.ogg", {}), ("a.opus", {"subtype": "OPUS"})])
+def test_ogg_that_is_cut_or_chained(tmp_path, name, kind):
+    file = io.BytesIO()
+    soundfile.write(file, noise(6), RATE, format="OGG", **kind)
+    content = file.getvalue()
+    assert load(save(tmp_path, content, name)).warnings == ()
+    result = load(save(tmp_path, content[: len(content) // 2], name))
+    assert result.duration < 5
+    assert result.warnings == ("the file has no end mark: it was probably cut off",)
+    other = io.BytesIO()
+    soundfile.write(other, noise(3), RATE, format="OGG", **kind)
+    chained = load(save(tmp_path, content + other.getvalue(), name))
+    assert chained.duration == 6
+    assert chained.warnings == ("the file holds several recordings in a row; only the first was decoded; split them",)
 
 
 def test_any_cut_of_a_wav_is_an_error_or_a_prefix(tmp_path):
