@@ -19,7 +19,8 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from .gemm import PANEL, TILE_ROWS, VECTORS, make_tile
+from .campplus_tile import make_fixed_tile
+from .gemm import PANEL, TILE_ROWS, VECTORS
 from .simd import I64, LANES, CountedLoop, Emitter, data_pointer
 
 CHANNELS = 32
@@ -29,7 +30,8 @@ FIRST_COLUMN = 4
 # Columns that one product handles: TILE_ROWS tiles of four.
 GROUP = TILE * TILE_ROWS
 
-_tile_none = make_tile(TILE_ROWS, "none")
+_tile_square = make_fixed_tile(CHANNELS, "none")
+_tile_strided = make_fixed_tile(3 * CHANNELS, "none")
 
 # G of F(4, 3): turns three taps into six points.
 _FILTER_TRANSFORM = np.array(
@@ -243,8 +245,8 @@ def square_conv(x, rows, columns, groups, spans, weights, bias, zeros, residual,
                     _square_to_points(x, at + c, row_stride, scratch, tile * CHANNELS + c, stride)
             for point in range(points):
                 for c in range(0, CHANNELS, PANEL):
-                    _tile_none(
-                        scratch, point * stride, CHANNELS, weights, (point * CHANNELS + c) * CHANNELS, CHANNELS,
+                    _tile_square(
+                        scratch, point * stride, 0, weights, (point * CHANNELS + c) * CHANNELS, CHANNELS,
                         zeros, 0, scratch, half + point * stride + c, CHANNELS,
                     )  # fmt: skip
             for tile in range(TILE_ROWS):
@@ -279,8 +281,8 @@ def strided_row(x, above, middle, below, groups, spans, weights, bias, zeros, sc
                     _row_to_points(x, at + c, scratch, tile * inner + tap * CHANNELS + c, in_stride)
         for point in range(POINTS):
             for c in range(0, CHANNELS, PANEL):
-                _tile_none(
-                    scratch, point * in_stride, inner, weights, (point * CHANNELS + c) * inner, inner,
+                _tile_strided(
+                    scratch, point * in_stride, 0, weights, (point * CHANNELS + c) * inner, inner,
                     zeros, 0, scratch, half + point * stride + c, CHANNELS,
                 )  # fmt: skip
         for tile in range(TILE_ROWS):
@@ -296,8 +298,8 @@ def shortcut_row(x, source, groups, weights, bias, out, target):  # type: ignore
     for row in range(groups * TILE):
         at = (FIRST_COLUMN + row * TILE_ROWS) * CHANNELS
         for c in range(0, CHANNELS, PANEL):
-            _tile_none(
-                x, source + at, CHANNELS, weights, c * CHANNELS, CHANNELS, bias, c, out, target + at + c, CHANNELS
+            _tile_square(
+                x, source + at, 0, weights, c * CHANNELS, CHANNELS, bias, c, out, target + at + c, CHANNELS
             )
 
 
