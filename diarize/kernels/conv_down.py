@@ -92,7 +92,10 @@ def make_conv_down(c_in: int, groups: int = 3, tile_n: int = 128, stages: int = 
     BAR = BOFF + S * BSZ
     FA, EA, FB, EB = BAR, BAR + 4 * P, BAR + 8 * P, BAR + 8 * P + 4 * S
     SMEM = (BAR + 8 * P + 8 * S) * 2
-    assert SMEM <= SHARED_LIMIT and c_out % tile_n == 0 and tile_n % 32 == 0 and P >= 2
+    assert SMEM <= SHARED_LIMIT
+    assert c_out % tile_n == 0
+    assert tile_n % 32 == 0
+    assert P >= 2
     A16, B16 = ASZ // 8, BSZ // 8
     NACC = tile_n // 2
     NGQ = tile_n // 32

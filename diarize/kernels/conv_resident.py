@@ -59,7 +59,7 @@ def make_conv_resident(
     min_blocks: int = 1,
     producer_registers: int = 32,
 ) -> Conv:
-    """The resident-weight convolution of 32 or 64 channels with `groups` consumer warpgroups; advised: buffers >= groups."""
+    """The convolution of 32 or 64 channels with `groups` consumer warpgroups; buffers >= groups is advised."""
     PITCH = 66
     BN = channels
     RB = channels * 2

@@ -48,6 +48,7 @@ cvt_tf32 = ptx_op("cvt_tf32", "cvt.rna.tf32.f32 $0, $1;", "r", "f")
 ex2_approx = ptx_op("ex2_approx", "ex2.approx.ftz.f32 $0, $1;", "f", "f")
 tanh_approx = ptx_op("tanh_approx", "tanh.approx.f32 $0, $1;", "f", "f")
 rcp_approx = ptx_op("rcp_approx", "rcp.approx.ftz.f32 $0, $1;", "f", "f")
+sqrt_rn = ptx_op("sqrt_rn", "sqrt.rn.f32 $0, $1;", "f", "f")
 pack_half2 = ptx_op("pack_half2", _PACK, "r", "ff")
 unpack_half2 = ptx_op("unpack_half2", _UNPACK, "ff", "r")
 hfma2 = ptx_op("hfma2", "fma.rn.f16x2 $0, $1, $2, $3;", "r", "rrr")
@@ -281,7 +282,7 @@ def raise_flag(typingctx, top, flag):
 
 @intrinsic
 def fma8(typingctx, acc, k, value, weights, kw):
-    """acc[k + j] += value * weights[kw + j], j = 0..7, in float32; k and kw are literals."""
+    """Eight adjacent channels, placed as `finish8` reads them, += value * weights[kw..kw+7]; k and kw are literals."""
     if not _literals(k, kw):
         return None
     first, first_weight = k.literal_value, kw.literal_value
@@ -290,8 +291,9 @@ def fma8(typingctx, acc, k, value, weights, kw):
         local = LocalArray(context, builder, sig.args[0], args[0])
         held = LocalArray(context, builder, sig.args[3], args[3])
         for j in range(8):
-            operands = [args[2], held.load(first_weight + j), local.load(first + j)]
-            local.store(emit(builder, "fma.rn.f32 $0, $1, $2, $3;", "f", "fff", operands)[0], first + j)
+            index = first + (j // 2) * 4 + j % 2
+            operands = [args[2], held.load(first_weight + j), local.load(index)]
+            local.store(emit(builder, "fma.rn.f32 $0, $1, $2, $3;", "f", "fff", operands)[0], index)
         return context.get_dummy_value()
 
     return types.void(acc, k, types.float32, weights, kw), codegen

@@ -182,6 +182,10 @@ def rcp_approx(x):
     return np.float32(1.0) / np.float32(x)
 
 
+def sqrt_rn(x):
+    return np.sqrt(np.float32(x))
+
+
 def pack_half2(low, high):
     with np.errstate(over="ignore"):
         return int(np.array([low, high], np.float32).astype(np.float16).view(np.int32)[0])
@@ -329,5 +333,6 @@ def raise_flag(top, flag):
 
 
 def fma8(acc, k, value, weights, kw):
-    a = ndarray(acc)
-    a[k : k + 8] = a[k : k + 8] + np.float32(value) * ndarray(weights)[kw : kw + 8]
+    a, held = ndarray(acc), ndarray(weights)
+    for j in range(8):
+        a[k + (j // 2) * 4 + j % 2] += np.float32(value) * held[kw + j]

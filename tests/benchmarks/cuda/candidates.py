@@ -1,0 +1,76 @@
+"""The tile configurations that the trunk benchmark times, by role: channels, and inner, outer or down."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from diarize.backend.cuda_compile import Request
+
+
+def _resident(channels: int, **parameters: Any) -> Request:
+    return Request("conv_resident:make_conv_resident", {"channels": channels, **parameters})
+
+
+def _stream(channels: int, **parameters: Any) -> Request:
+    return Request("conv_stream:make_conv_stream", {"c_in": channels, "c_out": channels, **parameters})
+
+
+def _down(channels: int, **parameters: Any) -> Request:
+    return Request("conv_down:make_conv_down", {"c_in": channels, **parameters})
+
+
+SAME = {
+    "32 inner": [
+        _resident(32, groups=4, rows=4, buffers=8),
+        _resident(32, groups=4, rows=2, buffers=8),
+        _resident(32, groups=3, rows=4, buffers=8),
+    ],
+    "32 outer": [
+        _resident(32, groups=4, rows=2, buffers=8, residual=True),
+        _resident(32, groups=3, rows=4, buffers=8, residual=True),
+    ],
+    "64 inner": [
+        _resident(64, groups=3, rows=2, buffers=4),
+        _resident(64, groups=2, rows=4, buffers=3),
+        _resident(64, groups=4, rows=2, buffers=4),
+    ],
+    "64 outer": [
+        _resident(64, groups=3, rows=2, buffers=4, residual=True),
+        _resident(64, groups=4, rows=2, buffers=4, residual=True, early=False),
+    ],
+    "128 inner": [
+        _stream(128, groups=4, stages=6),
+        _stream(128, groups=2, rows=2, stages=6),
+        _stream(128, groups=3, rows=1, stages=6),
+    ],
+    "128 outer": [
+        _stream(128, groups=4, stages=6, residual=True, early=True),
+        _stream(128, groups=2, rows=2, stages=6, residual=True),
+    ],
+    "256 inner": [
+        _stream(256, groups=2, tile_n=256, stages=4),
+        _stream(256, groups=4, stages=6),
+        _stream(256, groups=2, rows=2, tile_n=128, stages=6),
+    ],
+    "256 outer": [
+        _stream(256, groups=2, tile_n=256, stages=4, residual=True),
+        _stream(256, groups=4, stages=6, residual=True, early=True),
+    ],
+}
+
+DOWN = {
+    "32 down": [
+        _down(32, groups=4, tile_n=64, stages=0, buffers=8),
+        _down(32, groups=2, tile_n=64, stages=0, buffers=8),
+    ],
+    "64 down": [
+        _down(64, groups=3, tile_n=128, stages=4, buffers=4),
+        _down(64, groups=2, tile_n=128, stages=6, buffers=4),
+        _down(64, groups=4, tile_n=64, stages=6, buffers=4),
+    ],
+    "128 down": [
+        _down(128, groups=2, tile_n=128, stages=6, buffers=4),
+        _down(128, groups=3, tile_n=128, stages=4, buffers=4),
+        _down(128, groups=4, tile_n=64, stages=6, buffers=4),
+    ],
+}
