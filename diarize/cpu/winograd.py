@@ -277,8 +277,9 @@ def winograd(
     """`out = max(conv3x3(x) + bias [+ shortcut], floor)`, zero padding 1.
 
     x (H, W, C_in) and out (H, W, C_out) float32 C-contiguous, channels multiples of LANES; packed as from
-    `transform_weight`; zeros (num_panels * PANEL) zeros; shortcut like out, read only if `add`; `block` tiles go
-    through together; scratch as large as `workspace_size` says. A tile's outputs depend on the image alone, not on the block it falls in.
+    `transform_weight`; zeros (PANEL) zeros; shortcut like out, read only if `add`, may be out itself; `block` tiles go
+    through together; scratch as large as `workspace_size` says. A tile's outputs depend on the image alone, not on the
+    block it falls in.
     """
     height, width, c_in = x.shape
     c_out = out.shape[2]
