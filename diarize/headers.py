@@ -25,6 +25,8 @@ _SAMPLE_FORMATS = {1, 3, 6, 7, 0xFFFE}
 _JUNK_BYTES = 4096
 # An mp3 may hold a picture or tags after its audio; a part that was joined on is larger than this share.
 _JOINED_SHARE = 0.05
+# From a smaller share that is missing on, mpg123 writes a warning of its own to standard error.
+_CUT_SHARE = 0.009
 _OGG_PAGE_BYTES = 65_307
 
 
@@ -49,7 +51,7 @@ class Claim:
 def read_claim(file: BinaryIO, size: int) -> Claim:
     """What the header of the open `file` of `size` bytes claims; an empty claim for formats without a mark.
 
-    An mp3 need not begin with a mark; ask `mp3_claim` once a decoder has found that it is one.
+    An mp3 need not begin with a mark; ask `mp3_claim` where a decoder finds that it is one.
     """
     file.seek(0)
     start = file.read(64)
@@ -60,6 +62,8 @@ def read_claim(file: BinaryIO, size: int) -> Claim:
         return _flac_claim(start) if len(start) >= 42 else Claim(cut=True)
     if start[:4] == b"OggS":
         return _ogg_claim(file, size)
+    if start[:3] == b"ID3" or start[:1] == b"\xff":
+        return mp3_claim(file, size)
     return Claim()
 
 
@@ -76,12 +80,16 @@ def mp3_claim(file: BinaryIO, size: int) -> Claim:
     if start is None:
         return Claim()
     prefix = endless_tag(start.header)
-    if start.tagged_bytes is None:
+    if start.tagged_bytes is None or start.seconds is None:
         return Claim(None, prefix, start.offset)
-    if size - start.offset <= (1 + _JOINED_SHARE) * start.tagged_bytes + _JUNK_BYTES:
+    held, skip = size - start.offset, start.offset + start.header.num_bytes
+    if held < (1 - _CUT_SHARE) * start.tagged_bytes:
+        frames = round(start.seconds * start.header.sample_rate)
+        return Claim(frames, prefix, skip, trim=start.delay_samples)
+    if held <= (1 + _JOINED_SHARE) * start.tagged_bytes + _JUNK_BYTES:
         return Claim()
     warning = f"the header says {start.seconds:.1f} s but the file goes on; all of it was decoded"
-    return Claim(None, prefix, start.offset + start.header.num_bytes, warning, trim=start.delay_samples)
+    return Claim(None, prefix, skip, warning, trim=start.delay_samples)
 
 
 def _ogg_claim(file: BinaryIO, size: int) -> Claim:

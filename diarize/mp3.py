@@ -89,6 +89,8 @@ def read_start(file: BinaryIO) -> Mp3Start | None:
         base = 10 + (start[6] << 21 | start[7] << 14 | start[8] << 7 | start[9])
     file.seek(base)
     data = file.read(_SEARCHED_BYTES)
+    if data[:4] == b"fLaC":
+        return None
     offset = data.find(b"\xff")
     while offset >= 0:
         header = FrameHeader.parse(data[offset : offset + 4])

@@ -187,6 +187,23 @@ def test_truncated_lossy_files_give_what_is_there(tmp_path, name, kind):
     assert 4 < load(save(tmp_path, content[: len(content) // 2], name)).duration < 7
 
 
+def test_truncated_mp3_says_so_once_and_nothing_on_standard_error(tmp_path, capfd):
+    content = mp3(ticks(44_100), 44_100)
+    result = load(save(tmp_path, content[: round(len(content) * 0.7)], "a.mp3"))
+    (warning,) = result.warnings
+    assert warning == f"the audio ends early: the header says 4.0 s, {result.duration:.1f} s decoded"
+    assert abs(np.argmax(np.abs(result.samples) > 0.2) / RATE - 2) < 0.003
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("part", [1, 0.5])
+def test_flac_behind_an_id3_tag(tmp_path, flac, part):
+    samples, content = flac
+    result = load(save(tmp_path, ID3 + content[: round(len(content) * part)], "a.flac"))
+    assert np.array_equal(result.samples, samples[: len(result.samples)] / np.float32(32768))
+    assert len(result.warnings) == (part < 1)
+
+
 def test_mp3_with_damage_inside(tmp_path):
     path = tmp_path / "a.mp3"
     soundfile.write(path, noise(12), RATE)
