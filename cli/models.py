@@ -37,15 +37,24 @@ def list_models(
 ) -> None:
     """Print every model: name, whether it is installed, size, checksum, licences."""
     with exit_codes(verbose):
+        from ..errors import ModelError
         from ..model.registry import NAMES, resolve, state
 
-        states = [state(name) for name in NAMES]
+        states, failed = [], False
+        for name in NAMES:
+            try:
+                states.append(state(name))
+            except ModelError as error:
+                report(error, verbose)
+                failed = True
         default = str(resolve("auto"))
         if as_json:
             content = {"schema": _LIST_SCHEMA, "auto": default, "models": [_as_json(model) for model in states]}
             write_stdout(json.dumps(content, indent=2) + "\n")
         else:
             write_stdout("".join(_as_text(model, model.name == default) for model in states))
+        if failed:
+            raise typer.Exit(1)
 
 
 @app.command("path")

@@ -30,6 +30,7 @@ from ..errors import ModelError
 MAX_FILE_BYTES = 1 << 30
 MAX_PICKLE_BYTES = 4 << 20
 MAX_TENSORS = 10_000
+MAX_REUSED_TUPLES = 20
 
 _DTYPES: dict[str, np.dtype[Any]] = {
     "FloatStorage": np.dtype("<f4"),
@@ -45,12 +46,16 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     "BoolStorage": np.dtype("?"),
 }
 
+_TYPES = ("bool", "bytearray", "complex", "dict", "float", "frozenset", "int", "list", "set", "str", "tuple")
+
 # What training frameworks store beside the tensors in pyannote's and WeSpeaker's files.
 _INERT = frozenset(
     (module, name)
     for module, names in {
         "_codecs": ("encode",),
-        "builtins": ("bool", "bytearray", "complex", "dict", "float", "getattr", "int", "list", "set", "str", "tuple"),
+        # The second name of the same module is Python 2's, which pickle protocol 2 writes.
+        "builtins": (*_TYPES, "getattr"),
+        "__builtin__": (*_TYPES, "getattr"),
         "collections": ("defaultdict",),
         "numpy": ("dtype", "ndarray"),
         "numpy.core.multiarray": ("_reconstruct", "scalar"),
@@ -59,6 +64,7 @@ _INERT = frozenset(
         "omegaconf.dictconfig": ("DictConfig",),
         "omegaconf.listconfig": ("ListConfig",),
         "omegaconf.nodes": ("AnyNode", "BooleanNode", "FloatNode", "IntegerNode", "StringNode"),
+        "pathlib": ("PosixPath", "PurePosixPath", "PureWindowsPath", "WindowsPath"),
         "pyannote.audio.core.model": ("Introspection", "Output"),
         "pyannote.audio.core.task": ("Problem", "Resolution", "Scale", "Specifications"),
         "pytorch_lightning.callbacks.early_stopping": ("EarlyStopping",),
@@ -75,7 +81,7 @@ _INERT = frozenset(
 _OPCODES = frozenset(
     name
     for line in (
-        "PROTO FRAME STOP MARK POP POP_MARK DUP NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 LONG4 BINFLOAT",
+        "PROTO FRAME STOP MARK POP POP_MARK NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 LONG4 BINFLOAT",
         "BINUNICODE SHORT_BINUNICODE BINUNICODE8 BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES",
         "EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST APPEND APPENDS EMPTY_DICT SETITEM SETITEMS EMPTY_SET",
         "ADDITEMS BINPUT LONG_BINPUT MEMOIZE BINGET LONG_BINGET GLOBAL STACK_GLOBAL REDUCE NEWOBJ BUILD BINPERSID",
@@ -182,7 +188,7 @@ class _Unpickler(pickle.Unpickler):
             return _StorageType(name, _DTYPES[name])
         if (module, name) in _INERT:
             return _Inert
-        _refuse(f"it asks for {module}.{name}, which is not needed for weights")
+        _refuse(f"it asks for {module}.{name}, which is not needed for weights (a .safetensors file is read too)")
 
     def persistent_load(self, pid: Any) -> _Storage:
         if not (isinstance(pid, tuple) and len(pid) == 5 and pid[0] == "storage"):
@@ -287,12 +293,25 @@ def _read_archive(archive: zipfile.ZipFile, num_bytes: int) -> dict[str, np.ndar
 
 
 def _check_opcodes(program: bytes) -> None:
-    """Refuse operations that weights do not need, and memo numbers that would make the reader allocate memory."""
+    """Refuse operations that weights do not need, and programs that are small but cost much memory or time."""
+    tuples: set[object] = set()
+    previous, num_reused, num_stored = "", 0, 0
     for opcode, argument, _ in pickletools.genops(program):
         if opcode.name not in _OPCODES:
             _refuse(f"its pickle uses the operation {opcode.name}, which is not needed for weights")
-        if opcode.name in ("BINPUT", "LONG_BINPUT") and isinstance(argument, int) and argument > len(program):
-            _refuse("its pickle numbers an object beyond its own size")
+        if opcode.name in ("BINPUT", "LONG_BINPUT", "MEMOIZE"):
+            number = num_stored if argument is None else argument
+            num_stored += 1
+            # The memo is a plain array: one large number makes the reader allocate all of it.
+            if not isinstance(number, int) or number > len(program):
+                _refuse("its pickle numbers an object beyond its own size")
+            if previous.startswith("TUPLE"):
+                tuples.add(number)
+        # A tuple that holds an earlier one twice, and so on n times, takes 2^n steps to hash.
+        num_reused += opcode.name in ("BINGET", "LONG_BINGET") and argument in tuples
+        if num_reused > MAX_REUSED_TUPLES:
+            _refuse(f"its pickle reuses more than {MAX_REUSED_TUPLES} tuples")
+        previous = opcode.name
 
 
 def _named_tensors(content: object) -> dict[str, _Tensor]:

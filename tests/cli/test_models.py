@@ -57,6 +57,16 @@ def test_list_for_machines(cli: Callable[..., Any], cache: Path) -> None:
     }
 
 
+def test_list_goes_on_after_a_damaged_model(cli: Callable[..., Any], cache: Path) -> None:
+    path = cache / "models" / "community-1" / "model.json"
+    path.parent.mkdir(parents=True)
+    path.write_text("{}")
+    result = cli("models", "list")
+    assert result.code == 1
+    assert result.out.startswith("campplus\n  installed, ")
+    assert result.err == [f"diarize: error: {path} is damaged (KeyError: 'schema'); {PULL}"]
+
+
 def test_path_prints_one_line(cli: Callable[..., Any], cache: Path) -> None:
     assert cli("models", "path", "campplus").out == f"{bundle.FOLDER}\n"
     assert cli("models", "path", "community-1").out == f"{cache / 'models' / 'community-1'}\n"

@@ -190,7 +190,11 @@ def test_tensor_outside_its_storage_is_refused(num_elements: Any, offset: Any, s
 
 def test_many_tensors_on_one_storage_are_refused() -> None:
     big = np.zeros(100_000, np.float32).tobytes()
-    content = {f"x{i}": tensor("FloatStorage", "0", 100_000, 0, (100_000,), (1,)) for i in range(50)}
+    # New tuples each time, as PyTorch makes them.
+    views = [np.empty(100_000, np.int8) for _ in range(50)]
+    content = {
+        f"x{i}": tensor("FloatStorage", "0", 100_000, 0, view.shape, view.strides) for i, view in enumerate(views)
+    }
     with pytest.raises(ModelError, match="its tensors would take 20000000 bytes"):
         read(archive(pickle_bytes(content), {"0": big}))
 
@@ -210,6 +214,38 @@ def test_huge_memo_number_is_refused() -> None:
     # LONG_BINPUT 0x7fffffff would make the reader allocate 16 GiB.
     with pytest.raises(ModelError, match="numbers an object beyond its own size"):
         read(archive(b"\x80\x02}r\xff\xff\xff\x7f.", {}))
+
+
+def test_tuples_that_take_forever_to_hash_are_refused() -> None:
+    # Each TUPLE2 holds the tuple before it twice; as a key, the last one would take 2^60 steps.
+    doubled = b"".join(b"q%ch%c\x86" % (number, number) for number in range(60))
+    with pytest.raises(ModelError, match="its pickle reuses more than 20 tuples"):
+        read(archive(b"\x80\x02})" + doubled + b"K\x01s.", {}))
+
+
+def test_classes_of_the_training_framework_are_read_as_python_pickles_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    import enum
+    import sys
+    import types
+
+    module = types.ModuleType("pyannote.audio.core.task")
+
+    class Problem(enum.Enum):
+        MONO_LABEL = 1
+
+    class Specifications:
+        def __init__(self) -> None:
+            self.problem, self.duration, self.classes = Problem.MONO_LABEL, 10.0, ["a", "b"]
+
+    for kind in (Problem, Specifications):
+        kind.__module__, kind.__qualname__ = module.__name__, kind.__name__
+        setattr(module, kind.__name__, kind)
+    for depth in range(1, 5):
+        name = ".".join(module.__name__.split(".")[:depth])
+        monkeypatch.setitem(sys.modules, name, module if depth == 4 else types.ModuleType(name))
+    assert "Specifications" in repr(pickle.loads(pickle.dumps(Specifications(), 2)))
+    data = with_object({"specifications": Specifications(), "problems": [Problem.MONO_LABEL], "set": {Problem(1)}})
+    assert np.array_equal(read(data)["x"], FLOATS)
 
 
 def test_other_byte_order_is_refused() -> None:
@@ -300,6 +336,11 @@ def test_files_of_pytorch_itself_are_read_alike() -> None:
     torch.save(content, stream)
     result = read(stream.getvalue())
     assert list(result) == list(state)
+    # A module's mapping has an attribute of its own, `_metadata`.
+    layer = torch.nn.BatchNorm2d(4)
+    stream = io.BytesIO()
+    torch.save(layer.state_dict(), stream)
+    assert list(read(stream.getvalue())) == list(layer.state_dict())
     for name, expected in state.items():
         array = expected.detach().float().numpy() if name == "bfloat" else expected.detach().numpy()
         assert result[name].dtype == array.dtype

@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.optimize import least_squares
-from tools.random_resnet34 import random_resnet34
+from tools.random_resnet34 import random_resnet34 as make_resnet34
 
 from diarize.errors import ModelError
 from diarize.model import bundle
@@ -19,6 +20,13 @@ from diarize.model.convert import SOURCES, convert_bundle, read_npz
 from diarize.model.shapes import resnet34_shapes
 from diarize.model.tensorfile import parse_tensors, tensor_bytes, write_atomically
 from diarize.model.weights import load_segmentation
+
+_resnet34 = cache(make_resnet34)
+
+
+def random_resnet34(seed: int, prefix: str = "resnet.") -> dict[str, np.ndarray]:
+    """Tensors that a test may change, made once."""
+    return {name: tensor.copy() for name, tensor in _resnet34(seed, prefix).items()}
 
 
 def original_segmentation() -> dict[str, np.ndarray]:
