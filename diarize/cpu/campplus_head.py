@@ -35,8 +35,8 @@ _tile_strided = make_fixed_tile(3 * CHANNELS, "none")
 
 # G of F(4, 3): turns three taps into six points.
 _FILTER_TRANSFORM = np.array(
-    [[1 / 4, 0, 0], [-1 / 6, -1 / 6, -1 / 6], [-1 / 6, 1 / 6, -1 / 6], [1 / 24, 1 / 12, 1 / 6], [1 / 24, -1 / 12, 1 / 6], [0, 0, 1]]
-)  # fmt: skip
+    [[6, 0, 0], [-4, -4, -4], [-4, 4, -4], [1, 2, 4], [1, -2, 4], [0, 0, 24]], np.float64
+) / 24.0  # fmt: skip
 
 
 def transform_square(weight: np.ndarray) -> np.ndarray:
@@ -298,9 +298,7 @@ def shortcut_row(x, source, groups, weights, bias, out, target):  # type: ignore
     for row in range(groups * TILE):
         at = (FIRST_COLUMN + row * TILE_ROWS) * CHANNELS
         for c in range(0, CHANNELS, PANEL):
-            _tile_square(
-                x, source + at, 0, weights, c * CHANNELS, CHANNELS, bias, c, out, target + at + c, CHANNELS
-            )
+            _tile_square(x, source + at, 0, weights, c * CHANNELS, CHANNELS, bias, c, out, target + at + c, CHANNELS)
 
 
 @njit(cache=True, nogil=True)
@@ -340,7 +338,7 @@ def head(
     """The whole head: mel (rows + 2, columns) flat to out (columns, rows / 8 * 32).
 
     strided (3, ...), square (6, ...), one (2, ...) hold the packed weights in the order in which they are used; ring
-    holds three rows of the first convolution, a and b the activations of the first pair of blocks, c and d of the second.
+    holds three rows of the first convolution, a and b the activations of the first two blocks, c and d of the others.
     """
     row_stride = columns * CHANNELS
     half = rows // 2
