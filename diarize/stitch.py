@@ -53,17 +53,17 @@ def stitch(
     """Turns of all clusters, with overlap and exclusive.
 
     `classes` (C, F) uint8 powerset classes, `count` (T,) uint8 speakers per frame. No frame has more speakers than
-    `bounds` allow. Where `bounds` ask for a number, a cluster that is never among the loudest of a frame still gets
-    the frames where its own vote is highest.
+    `bounds` allow. Where fewer speakers than `bounds` ask for would have a turn, a cluster that is never among the
+    loudest of a frame still gets the frames where its own vote is highest.
     """
     if bounds.maximum is not None:
         count = np.minimum(count, bounds.maximum)
     votes = cluster_votes(classes, clustering.labels, framing, _num_columns(count, len(clustering.centroids)))
     frames = loudest(votes, count)
     single = loudest(votes, np.minimum(count, 1))
-    if bounds.minimum > 1:
-        _keep_every_cluster(frames, votes)
-        _keep_every_cluster(single, votes)
+    for chosen in (frames, single):
+        if 1 < bounds.minimum > _with_turn(chosen).sum():
+            _keep_every_cluster(chosen, votes)
     stretches = _stretches(frames)
     clusters = _ordered(stretches, order)
     names = {int(cluster): f"SPEAKER_{index:02d}" for index, cluster in enumerate(clusters)}
@@ -141,11 +141,15 @@ def _silent(bounds: SpeakerBounds, appearing: int, clustered: int) -> tuple[str,
     return (f"asked for {asked} speakers, only {appearing} have a turn: the others are never the ones who speak",)
 
 
+def _with_turn(frames: np.ndarray) -> np.ndarray:
+    """Whether each cluster has a turn, (K,) bool: the last frame alone makes none."""
+    return frames[:, :-1].any(axis=1)
+
+
 def _keep_every_cluster(frames: np.ndarray, votes: np.ndarray) -> None:
     """Give every cluster without a turn the frames where its vote peaks, in place of the weakest one chosen there."""
     sizes = frames.sum(axis=1)
-    # The last frame alone makes no turn.
-    for cluster in np.flatnonzero(~frames[:, :-1].any(axis=1)):
+    for cluster in np.flatnonzero(~_with_turn(frames)):
         peak = int(votes[cluster, :-1].max(initial=0))
         for frame in np.flatnonzero((votes[cluster] == peak) & (peak > 0)):
             # Nobody else may lose a last frame to this.
@@ -170,8 +174,8 @@ def _stretches(frames: np.ndarray) -> list[tuple[float, float, int]]:
         begins, ends = edges[::2], np.minimum(edges[1::2], last)
         # A run of the last frame alone has no length.
         longer = ends > begins
-        starts, stops = frame_middle(begins[longer]).tolist(), frame_middle(ends[longer]).tolist()
-        found += [(start, stop, cluster) for start, stop in zip(starts, stops, strict=True)]
+        times = np.stack([frame_middle(begins[longer]), frame_middle(ends[longer])], axis=1)
+        found += [(start, stop, cluster) for start, stop in times.tolist()]
     return sorted(found)
 
 

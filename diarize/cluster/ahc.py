@@ -2,7 +2,7 @@
 
 `centroid_clusters` is community-1's: centroid linkage with the flat clusters and the numbering of scipy, which decide
 the order of speakers. `average_clusters` is for CAM++: average linkage on cosine distance. The inner loops are compiled
-in `linkage.py`, which is imported on first use.
+in `linkage.py` and `search.py`, which are imported on first use.
 
 References
 ----------
@@ -15,8 +15,12 @@ import numpy as np
 
 from .plda import unit
 
+# Above this many points distances are searched for instead of stored (8 N^2 bytes). Both give the same clusters, but
+# only the matrix decides between equal distances other than zero exactly as scipy does.
+MATRIX_LIMIT = 1500
 
-def centroid_clusters(points: np.ndarray, cut: float) -> np.ndarray:
+
+def centroid_clusters(points: np.ndarray, cut: float, matrix_limit: int = MATRIX_LIMIT) -> np.ndarray:
     """Flat clusters (N,) int64 of centroid linkage on Euclidean distance, cut at `cut`.
 
     `points` (N, D), N at least 1, not normalised here. A cluster is a subtree in which no merge is farther than
@@ -28,7 +32,12 @@ def centroid_clusters(points: np.ndarray, cut: float) -> np.ndarray:
         return np.zeros(1, dtype=np.int64)
     from . import linkage
 
-    merges, heights = linkage.centroid_by_matrix(linkage.distances(points))
+    if len(points) <= matrix_limit:
+        merges, heights = linkage.centroid_by_matrix(linkage.distances(points))
+    else:
+        from . import search
+
+        merges, heights = search.centroid_by_search(points.copy(), *search.project(points))
     return flat_clusters(merges, heights, cut)
 
 
@@ -37,9 +46,10 @@ def average_clusters(points: np.ndarray, cut: float) -> np.ndarray:
 
     `points` (N, D), N at least 1. Memory N x D: the mean cosine of two clusters is the product of their means.
     """
-    from . import linkage
+    from . import search
 
-    roots = linkage.average_by_chain(unit(np.asarray(points, dtype=np.float64)), cut)
+    rows = unit(np.asarray(points, dtype=np.float64))
+    roots = search.average_by_chain(rows, cut, *search.project(rows))
     return np.unique(roots, return_inverse=True)[1].astype(np.int64)
 
 

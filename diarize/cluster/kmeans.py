@@ -137,10 +137,7 @@ def _squared_distances(rows: np.ndarray, data: np.ndarray, norms: np.ndarray) ->
 
 def _sum_by_label(data: np.ndarray, labels: np.ndarray, num_clusters: int) -> np.ndarray:
     """Sums (K, D) of the points of each cluster, zero for an empty one."""
-    sums = np.zeros((num_clusters, data.shape[1]))
-    for cluster in range(num_clusters):
-        sums[cluster] = data[labels == cluster].sum(axis=0)
-    return sums
+    return (labels == np.arange(num_clusters)[:, None]).astype(np.float64) @ data
 
 
 def _same_partition(first: np.ndarray, second: np.ndarray) -> bool:

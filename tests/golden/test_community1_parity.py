@@ -82,6 +82,8 @@ def test_initial_clusters(capture: Capture) -> None:
     expected = np.load(capture.folder / "ahc_init_labels.npy").tolist()
     points = unit(train_of(capture))
     assert centroid_clusters(points, community1.AHC_CUT).tolist() == expected
+    # As for long recordings, by search.
+    assert centroid_clusters(points, community1.AHC_CUT, matrix_limit=1).tolist() == expected
 
 
 def test_plda_features(capture: Capture, plda: Plda) -> None:
