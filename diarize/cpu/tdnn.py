@@ -11,6 +11,7 @@ Wang et al. 2023, CAM++: A Fast and Efficient Network for Speaker Verification U
 from __future__ import annotations
 
 import math
+
 import numpy as np
 from numba import njit
 

@@ -6,13 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from tools import campplus_reference
 
 from diarize.backend.cpu import CpuBackend
 from diarize.layers import Op
 from diarize.model.campplus import CampPlusEmbedder, campplus_layers
 from diarize.model.weights import load_campplus
-
-from ..tools import campplus_reference
 
 # Odd lengths, one frame around each 100-row context border (200 frames), and a whole window.
 LENGTHS = (20, 21, 99, 100, 101, 199, 200, 201, 398, 399, 400, 998)
@@ -34,7 +33,7 @@ def embedder(weights: dict[str, np.ndarray]) -> CampPlusEmbedder:
 def sequence(length: int, seed: int = 0) -> np.ndarray:
     """Features with the level, spread and smoothness over time of real log-mel frames."""
     noise = np.random.default_rng([seed, length]).standard_normal((length + 4, 80))
-    smooth = sum(noise[i : length + i] for i in range(5))
+    smooth = np.sum([noise[i : length + i] for i in range(5)], axis=0)
     return (5.0 + 1.2 * smooth).astype(np.float32)
 
 
@@ -45,7 +44,8 @@ def test_embedding_equals_float64_reference(
     features = sequence(length)
     expected = campplus_reference.embedding(weights, features)
     found = embedder.embed_features(features)
-    assert found.shape == (192,) and found.dtype == np.float32
+    assert found.shape == (192,)
+    assert found.dtype == np.float32
     assert np.linalg.norm(found - expected) <= TOLERANCE * np.linalg.norm(expected)
 
 
@@ -62,7 +62,8 @@ def test_head_equals_float64_reference(weights: dict[str, np.ndarray]) -> None:
         found = out[start : start + length].reshape(length, 10, 32).transpose(2, 1, 0).reshape(320, length)
         assert np.abs(found - expected).max() <= TOLERANCE * np.abs(expected).max()
     # The next layer reads two columns beyond a sequence and needs zeros there.
-    assert not out[71:76].any() and not out[126:128].any()
+    assert not out[71:76].any()
+    assert not out[126:128].any()
 
 
 def test_neighbours_do_not_change_a_bit(embedder: CampPlusEmbedder) -> None:

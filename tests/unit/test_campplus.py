@@ -47,7 +47,8 @@ def test_frames_are_gathered_on_the_ten_millisecond_grid(
     features = Filterbank("povey").features(samples)
     chosen = [i for i in range(998) if masks[1, 0, i * 589 // 998]]
     expected = embedder.embed_features(features[100:1098][chosen])
-    assert found.shape == (3, 3, 192) and found.dtype == np.float32
+    assert found.shape == (3, 3, 192)
+    assert found.dtype == np.float32
     assert found[1, 0].tobytes() == expected.tobytes()
 
 
