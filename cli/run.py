@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -185,7 +186,18 @@ def _load(model: str, device: str, mode: str, threads: int | None, verbosity: in
         say(f"model {pipeline.model_name}, device {pipeline.device}, mode {pipeline.mode.name.lower()}")
         if pipeline.notes:
             say("; ".join(pipeline.notes))
+        if _must_compile():
+            say("first run: compiling for this processor takes about half a minute, once")
     return pipeline
+
+
+def _must_compile() -> bool:
+    """Whether numba's cache beside the CPU engine is still empty; False where the cache lies elsewhere."""
+    from .. import cpu
+
+    folder = Path(cpu.__path__[0])
+    elsewhere = "NUMBA_CACHE_DIR" in os.environ or not os.access(folder, os.W_OK)
+    return not elsewhere and not any(folder.glob("__pycache__/*.nbi"))
 
 
 def _peak_memory_mb() -> float:
