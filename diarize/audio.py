@@ -32,6 +32,9 @@ _BLOCK_SECONDS = 10
 _LARGEST_SAMPLE = 2.0**31
 # Codecs and mixes overshoot full scale a little; integers kept as floats by a thousand times.
 _LOUDEST_SENSIBLE = 100.0
+# Hz. Below, nothing of speech is left; above, no recorder goes. A damaged header would make hours out of seconds.
+_SLOWEST_RATE = 1_000
+_FASTEST_RATE = 1_000_000
 _INTEGER_SCALE = {np.dtype(np.int16): 2.0**-15, np.dtype(np.int32): 2.0**-31}
 
 
@@ -84,15 +87,21 @@ class AudioReader:
         self.sample_rate = decoder.sample_rate
         self.channels = decoder.channels
         self.num_samples = 0
-        self.expected_samples: int | None = None
-        if decoder.expected_frames is not None:
-            self.expected_samples = round(decoder.expected_frames * SAMPLE_RATE / decoder.sample_rate)
         self._decoder = decoder
         self._channel = channel
         self._name = shown_name(path) if path else "array"
         self._warnings: tuple[str, ...] = ()
         self._peak = 0.0
         self._started = False
+        if not _SLOWEST_RATE <= self.sample_rate <= _FASTEST_RATE:
+            self.close()
+            raise AudioError(
+                f"{self._name}: the sample rate is {self.sample_rate} Hz; allowed are {_SLOWEST_RATE} to "
+                f"{_FASTEST_RATE}; the header is probably damaged, export the recording again"
+            )
+        self.expected_samples: int | None = None
+        if decoder.expected_frames is not None:
+            self.expected_samples = round(decoder.expected_frames * SAMPLE_RATE / decoder.sample_rate)
         if channel is not None and not 1 <= channel <= self.channels:
             self.close()
             raise AudioError(
@@ -229,7 +238,7 @@ def from_array(samples: np.ndarray, sample_rate: int, channel: int | None = None
     Raises
     ------
     AudioError
-        Another shape or dtype, no channels, more channels than samples (transposed), or a rate that is not positive.
+        Another shape or dtype, no channels, more channels than samples (transposed), or a rate out of range.
     """
     array = np.asarray(samples)
     if array.dtype not in (np.float32, np.float64, np.int16, np.int32):
@@ -238,8 +247,6 @@ def from_array(samples: np.ndarray, sample_rate: int, channel: int | None = None
         raise AudioError(f"array: shape is {array.shape}; give (num_samples,) or (num_samples, channels)")
     if array.ndim == 2 and not (1 <= array.shape[1] <= max(len(array), 1)):
         raise AudioError(f"array: shape is {array.shape}; give (num_samples, channels), transposed if need be")
-    if sample_rate <= 0:
-        raise AudioError(f"array: sample rate is {sample_rate}; it must be above 0 Hz")
     columns = array[:, np.newaxis] if array.ndim == 1 else array
     return AudioReader(_ArrayDecoder(columns, int(sample_rate)), "", channel)
 

@@ -212,7 +212,7 @@ def test_arrays():
         (np.zeros((2, 3, 4), np.float32), RATE, r"shape is \(2, 3, 4\)"),
         (np.zeros((2, 1000), np.float32), RATE, "transposed"),
         (np.zeros((5, 0), np.float32), RATE, "transposed"),
-        (np.zeros(10, np.float32), 0, "sample rate is 0"),
+        (np.zeros(10, np.float32), 0, "sample rate is 0 Hz"),
         (np.zeros(10, np.float32), None, "sample_rate is missing"),
     ],
 )
@@ -349,6 +349,12 @@ def test_samples_that_are_no_numbers(tmp_path, value, subtype):
     assert re.search(r"the sample at 3\.500 s is (nan|-?inf|5e\+29);", message(path))
     # The other channel is good.
     assert load(path, 1).duration == 4
+
+
+@pytest.mark.parametrize("rate", [1, 999, 1_000_001, 2**31 - 1])
+def test_rates_that_only_damage_can_explain(tmp_path, rate):
+    text = message(write(tmp_path / "a.wav", noise(1)[:100], rate))
+    assert f"the sample rate is {rate} Hz; allowed are 1000 to 1000000" in text
 
 
 def test_heavy_packages_are_not_imported():
