@@ -114,11 +114,13 @@ def normalise_leaky(x: np.ndarray, weight: np.ndarray, bias: np.ndarray, epsilon
     times, width = x.shape
     channels = out.shape[1]
     part = np.empty(width, np.float32)
-    centre, scale, shift = np.zeros(width, np.float32), np.zeros(width, np.float32), np.zeros(width, np.float32)
+    centre, scale, shift = x[0].copy(), np.zeros(width, np.float32), np.zeros(width, np.float32)
     total = np.empty(width, np.float64)
+    # Sums of differences from the first row: the mean of a channel that does not vary, as in silence, is exact, and
+    # the norm, which divides by sqrt(epsilon) then, has no rounding to magnify.
     _add_columns(x, centre, False, part, total)
     for c in range(width):
-        centre[c] = total[c] / times
+        centre[c] += total[c] / times
     _add_columns(x, centre, True, part, total)
     for c in range(channels):
         scale[c] = weight[c] / np.sqrt(total[c] / times + epsilon)
