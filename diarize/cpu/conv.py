@@ -7,6 +7,7 @@ these overlapping windows by the packed weight. It takes any kernel size, stride
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -18,7 +19,7 @@ from .gemm import PANEL, pack_weight, pad_bias
 from .memory import aligned, aligned_empty, workspace
 from .rows import rows_none, rows_relu
 from .simd import LANES
-from .winograd import BLOCK, transform_weight, winograd, workspace_size
+from .winograd import block_size, factor_of_position, transform_weight, winograd, workspace_size
 
 Convolution = Callable[..., np.ndarray]
 
@@ -132,23 +133,29 @@ def prepare_conv2d(
     """
     if activation not in ("none", "relu"):
         raise BackendError(f"unknown activation {activation!r} for a convolution: choose none or relu")
-    c_out, c_in, kernel_h, kernel_w = weight.shape
-    if (kernel_h, kernel_w, *stride) == (3, 3, 1, 1) and c_in % LANES == 0 and c_out % LANES == 0:
-        return _prepare_winograd(weight, bias, activation, residual)
+    c_out, c_in = weight.shape[:2]
+    whole_vectors = c_in % LANES == 0 and c_out % LANES == 0
+    fast_stride = stride == (1, 1) or (stride == (2, 2) and not residual)
+    if weight.shape[2:] == (3, 3) and whole_vectors and fast_stride:
+        return _prepare_winograd(weight, bias, stride[0], activation, residual)
     return _prepare_direct(weight, bias, stride, activation, residual)
 
 
-def _prepare_winograd(weight: np.ndarray, bias: np.ndarray | None, activation: str, residual: bool) -> Convolution:
+def _prepare_winograd(
+    weight: np.ndarray, bias: np.ndarray | None, stride: int, activation: str, residual: bool
+) -> Convolution:
     c_out, c_in = weight.shape[:2]
-    packed = transform_weight(weight)
+    packed = transform_weight(weight, stride)
+    factors = factor_of_position(stride)
     padded_bias = aligned(pad_bias(bias, c_out))
     zeros = np.zeros(PANEL, np.float32)
-    size = workspace_size(c_in, c_out, BLOCK)
-    floor = np.float32(0.0 if activation == "relu" else -np.inf)
+    block = block_size(stride)
+    size = workspace_size(stride, c_in, c_out, block)
+    floor: Any = np.float32(0.0 if activation == "relu" else -np.inf)
 
     def convolve(x: np.ndarray, out: np.ndarray, shortcut: np.ndarray | None = None) -> np.ndarray:
         added = shortcut if residual and shortcut is not None else out
-        winograd(x, packed, zeros, padded_bias, floor, residual, added, BLOCK, workspace(size), out)
+        winograd(x, packed, factors, zeros, padded_bias, floor, residual, added, stride, block, workspace(size), out)
         return out
 
     return convolve

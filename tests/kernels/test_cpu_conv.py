@@ -70,6 +70,17 @@ def test_winograd_channels(c_in: int, c_out: int, residual: bool) -> None:
     check(12, 9, c_in, c_out, residual=residual, relu=c_in != 64)
 
 
+@pytest.mark.parametrize("height", [1, 2, 9, 10, 11, 12, 23])
+@pytest.mark.parametrize("width", [1, 10, 13, 21])
+def test_winograd_stride_two_sizes(height: int, width: int) -> None:
+    check(height, width, 32, 64, stride=(2, 2))
+
+
+@pytest.mark.parametrize(("c_in", "c_out"), [(16, 48), (64, 32), (128, 256)])
+def test_winograd_stride_two_channels(c_in: int, c_out: int) -> None:
+    check(20, 9, c_in, c_out, stride=(2, 2), relu=c_in != 64)
+
+
 def test_winograd_many_blocks() -> None:
     check(80, 37, 32, 32, residual=True)
 
