@@ -13,6 +13,9 @@ from . import campplus_head, tdnn
 from .gemm import PANEL, TILE_ROWS, pack_weight, pad_bias
 
 
+_CONTEXT_ARRAYS = (("means", tdnn.BOTTLENECK), ("middle", tdnn.CONTEXT), ("gates", tdnn.GROWTH))
+
+
 class _Scratch(threading.local):
     """Zeroed arrays of the calling thread, kept from call to call and made anew when the size changes."""
 
@@ -96,11 +99,13 @@ def prepare_block(layer: Layer) -> BoundLayer:
 
     def run(inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
         spans, x = inputs[0], outputs[0]
+        # A sequence has at least one part; with free rows around it takes three rows or more.
+        parts = (x.shape[0] // 3 // TILE_ROWS + 1) * TILE_ROWS
         tdnn.dense_block(
             x, channels, dilation, layers, spans, _tiles(spans), scale, shift, packed,
             scratch.get("rows", tdnn.BLOCK_TILES * TILE_ROWS, tdnn.ROW_DISTANCE),
             scratch.get("hidden", x.shape[0], tdnn.BOTTLENECK),
-            scratch.get("gates", x.shape[0] // tdnn.CONTEXT_ROWS + 1, tdnn.GROWTH),
+            *(scratch.get(name, parts, width) for name, width in _CONTEXT_ARRAYS),
         )  # fmt: skip
 
     return run
@@ -111,7 +116,7 @@ def pack_dense_layer(layer: Layer, prefix: str) -> np.ndarray:
     taps = part["local"].transpose(0, 2, 1).reshape(tdnn.GROWTH, -1)
     arrays = (
         pack_weight(part["linear"]), part["linear_bias"], pack_weight(taps),
-        part["context1"].T, part["context1_bias"], part["context2"].T, part["context2_bias"],
+        pack_weight(part["context1"]), part["context1_bias"], pack_weight(part["context2"]), part["context2_bias"],
     )  # fmt: skip
     return np.concatenate([array.ravel() for array in arrays])
 

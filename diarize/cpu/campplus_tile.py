@@ -118,6 +118,51 @@ def _normalise_function(module: ir.Module) -> ir.Function:
     return function
 
 
+def make_row_sum(channels: int) -> Any:
+    """Intrinsic (x, x_offset, count, out, out_offset): sum of `count` adjacent rows of `channels` floats, from the first.
+
+    Bind it at module level.
+    """
+    name = f"diarize_row_sum_{channels}"
+
+    @intrinsic
+    def row_sum(typingctx, x, x_offset, count, out, out_offset):  # type: ignore[no-untyped-def]
+        long = types.int64
+        signature = types.void(x, long, long, out, long)
+
+        def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+            emit = Emitter(builder)
+            x_start, out_start = (
+                emit.address(data_pointer(context, builder, signature.args[i], args[i]), args[i + 1]) for i in (0, 3)
+            )
+            builder.call(_row_sum_function(builder.module, name, channels), [x_start, args[2], out_start])
+            return context.get_dummy_value()
+
+        return signature, codegen
+
+    return row_sum
+
+
+def _row_sum_function(module: ir.Module, name: str, channels: int) -> ir.Function:
+    pointer = F32.as_pointer()
+    function = _own_function(module, name, [pointer, I64, pointer])
+    if function.blocks:
+        return function
+    builder = ir.IRBuilder(function.append_basic_block())
+    emit = Emitter(builder)
+    x, count, out = function.args
+    # Eight sums hide the latency of an addition and fit the registers everywhere.
+    for first in range(0, channels, 8 * LANES):
+        places = range(first, min(first + 8 * LANES, channels), LANES)
+        loop = CountedLoop(builder, count, [emit.constant(0.0)] * len(places))
+        row = emit.address(x, builder.mul(loop.index, ir.Constant(I64, channels)))
+        loop.end([emit.add(total, emit.load(row, place)) for total, place in zip(loop.values, places, strict=True)])
+        for total, place in zip(loop.values, places, strict=True):
+            emit.store(total, out, place)
+    builder.ret_void()
+    return function
+
+
 def _own_function(module: ir.Module, name: str, arguments: list[ir.Type]) -> ir.Function:
     """The module's function of that name, never inlined; it has no blocks yet when it is new."""
     function = cgutils.get_or_insert_function(module, ir.FunctionType(ir.VoidType(), arguments), name)

@@ -15,7 +15,7 @@ import math
 import numpy as np
 from numba import njit
 
-from .campplus_tile import NORMALISED_ROWS, make_fixed_tile, normalise_rows
+from .campplus_tile import NORMALISED_ROWS, make_fixed_tile, make_row_sum, normalise_rows
 from .gemm import PANEL, TILE_ROWS
 from .simd import LANES
 
@@ -35,6 +35,9 @@ _tile_none = make_fixed_tile(ROW_DISTANCE, "none")
 _tile_relu = make_fixed_tile(ROW_DISTANCE, "relu")
 _tile_head = make_fixed_tile(2 * HEAD_COLUMNS, "relu")
 _tile_taps = make_fixed_tile(BOTTLENECK, "none", TAPS)
+_tile_context1 = make_fixed_tile(BOTTLENECK, "relu")
+_tile_context2 = make_fixed_tile(CONTEXT, "none")
+_row_sum = make_row_sum(BOTTLENECK)
 
 
 @njit(cache=True, nogil=True)
@@ -84,52 +87,62 @@ def transit(x, channels, scale, shift, num_tiles, packed, bias, rectify, scratch
 
 
 @njit(cache=True, nogil=True)
-def _context_gates(hidden, first, length, weights, at, gates):  # type: ignore[no-untyped-def]
-    """Mask of each CONTEXT_ROWS-row part of one sequence: gates (num_parts, GROWTH).
-
-    weights from `at` on: (BOTTLENECK, CONTEXT), (CONTEXT), (CONTEXT, GROWTH), (GROWTH).
-    """
-    num_parts = -(-length // CONTEXT_ROWS)
-    parts = np.zeros((num_parts, BOTTLENECK), np.float32)
-    whole = np.zeros(BOTTLENECK, np.float32)
-    for part in range(num_parts):
-        start = part * CONTEXT_ROWS
-        stop = min(length, start + CONTEXT_ROWS)
-        for row in range(first + start, first + stop):
+def _context_means(hidden, spans, out):  # type: ignore[no-untyped-def]
+    """Number of parts; row p of `out` becomes the mean of the p-th part of CONTEXT_ROWS rows plus its sequence's mean."""
+    whole = np.empty(BOTTLENECK, np.float32)
+    count = 0
+    for item in range(spans.shape[0]):
+        first, length = spans[item, 0], spans[item, 1]
+        num_parts = -(-length // CONTEXT_ROWS)
+        whole[:] = 0.0
+        for part in range(num_parts):
+            start = part * CONTEXT_ROWS
+            rows = min(CONTEXT_ROWS, length - start)
+            _row_sum(hidden, (first + start) * BOTTLENECK, rows, out, (count + part) * BOTTLENECK)
             for k in range(BOTTLENECK):
-                parts[part, k] += hidden[row, k]
-        for k in range(BOTTLENECK):
-            whole[k] += parts[part, k]
-            parts[part, k] /= np.float32(stop - start)
-    bias1 = at + BOTTLENECK * CONTEXT
-    weight2 = bias1 + CONTEXT
-    bias2 = weight2 + CONTEXT * GROWTH
-    middle = np.empty(CONTEXT, np.float32)
-    last = np.empty(GROWTH, np.float32)
-    for part in range(num_parts):
-        for o in range(CONTEXT):
-            middle[o] = weights[bias1 + o]
-        for k in range(BOTTLENECK):
-            value = parts[part, k] + whole[k] / np.float32(length)
-            for o in range(CONTEXT):
-                middle[o] += value * weights[at + k * CONTEXT + o]
-        for o in range(GROWTH):
-            last[o] = weights[bias2 + o]
-        for k in range(CONTEXT):
-            value = max(middle[k], np.float32(0.0))
-            for o in range(GROWTH):
-                last[o] += value * weights[weight2 + k * GROWTH + o]
-        for o in range(GROWTH):
-            gates[part, o] = np.float32(1.0 / (1.0 + math.exp(-float(last[o]))))
+                whole[k] += out[count + part, k]
+                out[count + part, k] /= np.float32(rows)
+        for part in range(num_parts):
+            for k in range(BOTTLENECK):
+                out[count + part, k] += whole[k] / np.float32(length)
+        count += num_parts
+    return count
 
 
 @njit(cache=True, nogil=True)
-def dense_block(x, channels, dilation, layers, spans, num_tiles, scale, shift, weights, scratch, hidden, gates):  # type: ignore[no-untyped-def]
+def _context_gates(means, count, weights, at, middle, gates):  # type: ignore[no-untyped-def]
+    """Masks (>= count, GROWTH) of `count` parts from their means; all arrays hold whole tiles of rows.
+
+    weights from `at` on: packed (CONTEXT, BOTTLENECK), its bias, packed (GROWTH, CONTEXT), its bias.
+    """
+    bias1 = at + BOTTLENECK * CONTEXT
+    weight2 = bias1 + CONTEXT
+    bias2 = weight2 + CONTEXT * GROWTH
+    for row in range(0, count, TILE_ROWS):
+        for column in range(0, CONTEXT, PANEL):
+            _tile_context1(
+                means, row * BOTTLENECK, 0, weights, at + column * BOTTLENECK, BOTTLENECK,
+                weights, bias1 + column, middle, row * CONTEXT + column, CONTEXT,
+            )  # fmt: skip
+        for column in range(0, GROWTH, PANEL):
+            _tile_context2(
+                middle, row * CONTEXT, 0, weights, weight2 + column * CONTEXT, CONTEXT,
+                weights, bias2 + column, gates, row * GROWTH + column, GROWTH,
+            )  # fmt: skip
+    for row in range(count):
+        for o in range(GROWTH):
+            gates[row, o] = np.float32(1.0 / (1.0 + math.exp(-float(gates[row, o]))))
+
+
+@njit(cache=True, nogil=True)
+def dense_block(
+    x, channels, dilation, layers, spans, num_tiles, scale, shift, weights, scratch, hidden, means, middle, gates
+):  # type: ignore[no-untyped-def]
     """Every layer of a dense block, in place: layer l reads the first channels + 32 l columns of x and adds 32.
 
     x (rows, width); spans (N, 2) int64 first row and length; scale, shift: those of all layers in a row; weights: as
     `pack_dense_layer` in campplus.py makes them, in a row; scratch (BLOCK_TILES * TILE_ROWS, ROW_DISTANCE); hidden
-    (rows, BOTTLENECK); gates (parts, GROWTH).
+    (rows, BOTTLENECK); means, middle, gates (>= parts in whole tiles; BOTTLENECK, CONTEXT, GROWTH).
     Rows FIRST_ROW .. FIRST_ROW + num_tiles * TILE_ROWS - 1 are worked on.
     """
     width = x.shape[1]
@@ -158,13 +171,15 @@ def dense_block(x, channels, dilation, layers, spans, num_tiles, scale, shift, w
                     weights, local + column * TAPS * BOTTLENECK, BOTTLENECK,
                     zeros, 0, x, row * width + channels + column, width,
                 )  # fmt: skip
+        count = _context_means(hidden, spans, means)
+        _context_gates(means, count, weights, context, middle, gates)
+        part = 0
         for item in range(spans.shape[0]):
             first, length = spans[item, 0], spans[item, 1]
-            _context_gates(hidden, first, length, weights, context, gates)
             for row in range(length):
-                part = row // CONTEXT_ROWS
                 for o in range(GROWTH):
-                    x[first + row, channels + o] *= gates[part, o]
+                    x[first + row, channels + o] *= gates[part + row // CONTEXT_ROWS, o]
+            part += -(-length // CONTEXT_ROWS)
         norm_at += channels
         at = context + BOTTLENECK * CONTEXT + CONTEXT + CONTEXT * GROWTH + GROWTH
         channels += GROWTH
