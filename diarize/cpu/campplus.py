@@ -12,7 +12,6 @@ from ..layers import Layer
 from . import campplus_head, tdnn
 from .gemm import PANEL, TILE_ROWS, pack_weight, pad_bias
 
-
 _CONTEXT_ARRAYS = (("means", tdnn.BOTTLENECK), ("middle", tdnn.CONTEXT), ("gates", tdnn.GROWTH))
 
 

@@ -119,9 +119,9 @@ def _normalise_function(module: ir.Module) -> ir.Function:
 
 
 def make_row_sum(channels: int) -> Any:
-    """Intrinsic (x, x_offset, count, out, out_offset): sum of `count` adjacent rows of `channels` floats, from the first.
+    """Intrinsic (x, x_offset, count, out, out_offset): sum of `count` adjacent rows, first to last.
 
-    Bind it at module level.
+    A row is `channels` floats. Bind it at module level.
     """
     name = f"diarize_row_sum_{channels}"
 

@@ -88,7 +88,7 @@ def transit(x, channels, scale, shift, num_tiles, packed, bias, rectify, scratch
 
 @njit(cache=True, nogil=True)
 def _context_means(hidden, spans, out):  # type: ignore[no-untyped-def]
-    """Number of parts; row p of `out` becomes the mean of the p-th part of CONTEXT_ROWS rows plus its sequence's mean."""
+    """Number of parts; row p of `out` becomes the mean of part p plus the mean of its sequence."""
     whole = np.empty(BOTTLENECK, np.float32)
     count = 0
     for item in range(spans.shape[0]):
