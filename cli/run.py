@@ -133,10 +133,11 @@ class _Job:
             seconds = time.perf_counter() - start
             for form in self._formats:
                 self._target.put(stem, form, form.render(result, file_id, self._exclusive))
-        except OptionError:
+        except (OptionError, BrokenPipeError):
             raise
-        except (DiarizeError, MemoryError) as error:
-            report(error, self._verbosity)
+        except Exception as error:
+            # Also a fault of our own: the other recordings may still work.
+            report(error, self._verbosity, "" if isinstance(error, DiarizeError) else f"{path}: ")
             return False
         if self._verbosity >= 0:
             turns = result.exclusive if self._exclusive else result.turns

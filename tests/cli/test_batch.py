@@ -6,14 +6,17 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from diarize import Pipeline
 
 from .conftest import Finished
 
 
 @pytest.fixture
-def recordings(cut: Path, speech: object, tmp_path: Path) -> list[Path]:
+def recordings(cut: Path, tmp_path: Path) -> list[Path]:
     """A good recording, one that is text, one that is missing, and another good one."""
     first, last = tmp_path / "first.wav", tmp_path / "last take.wav"
     shutil.copy(cut, first)
@@ -48,6 +51,27 @@ def test_results_follow_the_order_of_the_recordings(
     one_file = tmp_path / "all.rttm"
     assert cli("run", first, last, "-o", one_file).code == 0
     assert one_file.read_text() == alone[0] + alone[1]
+
+
+def test_a_fault_of_our_own_does_not_stop_the_others(
+    cli: Callable[..., Finished], recordings: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    diarize = Pipeline.diarize
+
+    def faulty(self: Pipeline, source: str, **options: Any) -> Any:
+        if Path(source).name == "text.wav":
+            raise ZeroDivisionError("by zero")
+        return diarize(self, source, **options)
+
+    monkeypatch.setattr(Pipeline, "diarize", faulty)
+    done = cli("run", recordings[1], recordings[0])
+    assert done.code == 1
+    assert done.out.startswith("SPEAKER first 1 ")
+    assert done.errors()[0] == (
+        f"diarize: error: {recordings[1]}: internal error, ZeroDivisionError: by zero; "
+        "-vv shows the traceback, please report it"
+    )
+    assert not any("Traceback" in line for line in done.err)
 
 
 def test_no_file_appears_where_every_recording_failed(
