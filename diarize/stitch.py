@@ -143,7 +143,7 @@ def _silent(bounds: SpeakerBounds, appearing: int, clustered: int) -> tuple[str,
 
 def _with_turn(frames: np.ndarray) -> np.ndarray:
     """Whether each cluster has a turn, (K,) bool: the last frame alone makes none."""
-    return frames[:, :-1].any(axis=1)
+    return np.asarray(frames[:, :-1].any(axis=1))
 
 
 def _keep_every_cluster(frames: np.ndarray, votes: np.ndarray) -> None:

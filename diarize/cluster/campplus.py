@@ -41,7 +41,7 @@ def cluster(
     """
     speaks = active(classes)
     alone = alone_frames(classes)
-    usable = np.isfinite(embeddings).all(axis=2)
+    usable = np.isfinite(embeddings).all(axis=2) & speaks
     train = widened(alone, usable, 2)
     if len(train) < 2:
         found = train.take(embeddings) if len(train) else np.zeros((1, embeddings.shape[2]))

@@ -34,14 +34,14 @@ def cluster(classes: np.ndarray, embeddings: np.ndarray, plda: Plda, bounds: Spe
     """
     speaks = active(classes)
     alone = alone_frames(classes)
-    usable = np.isfinite(embeddings).all(axis=2)
+    usable = np.isfinite(embeddings).all(axis=2) & speaks
     train = training_set(alone, usable, CLEAN_FRAMES[0])
     centroids = _automatic_centroids(train.take(embeddings), plda)
     wanted = bounds.clamp(len(centroids))
     warnings: tuple[str, ...] = ()
     constrained = True
     if wanted != len(centroids):
-        train = widened(alone, usable & speaks, wanted)
+        train = widened(alone, usable, wanted)
         # k-means centroids are assigned without the one-to-one constraint.
         constrained = False
         if len(train):

@@ -40,7 +40,7 @@ def golden(request: pytest.FixtureRequest, shared: Path) -> Golden:
 
 
 def test_training_set_features_and_initial_clusters(golden: Golden, plda: Plda) -> None:
-    usable = np.isfinite(golden["embeddings"]).all(axis=2)
+    usable = np.asarray(np.isfinite(golden["embeddings"]).all(axis=2))
     train = widened(alone_frames(golden["classes"]), usable, 2)
     assert train.windows.tolist() == golden["train_window"].tolist()
     assert train.locals_.tolist() == golden["train_local"].tolist()

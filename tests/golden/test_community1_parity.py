@@ -152,3 +152,16 @@ def rttm(turns: tuple[Turn, ...], file_id: str) -> str:
         f"SPEAKER {file_id} 1 {turn.start:.3f} {turn.duration:.3f} <NA> <NA> {turn.speaker} <NA> <NA>\n"
         for turn in turns
     )
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 5, 12])
+def test_asked_number_is_reached(capture: Capture, plda: Plda, number: int) -> None:
+    bounds = SpeakerBounds.of(num=number)
+    found = community1.cluster(capture.classes, capture.embeddings, plda, bounds)
+    assert len(found.centroids) == number
+    count = speaker_count(capture.classes, capture.framing)
+    result = stitch(capture.classes, found, count, capture.framing, bounds)
+    assert found.warnings == result.warnings == ()
+    assert len(result.speakers) == len(result.centroids) == number
+    assert {turn.speaker for turn in result.turns} == {turn.speaker for turn in result.exclusive}
+    assert {turn.speaker for turn in result.turns} == set(result.speakers)

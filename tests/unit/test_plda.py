@@ -47,7 +47,7 @@ def test_features_are_the_formula() -> None:
 
 def test_campplus_form() -> None:
     rng = np.random.default_rng(3)
-    tables = {
+    tables: dict[str, np.ndarray] = {
         "m1": rng.normal(size=6),
         "lda": rng.normal(size=(6, 4)),
         "m2": rng.normal(size=4),
@@ -65,8 +65,9 @@ def test_missing_table_is_named() -> None:
     del tables["lda"]
     with pytest.raises(ModelError, match="lda"):
         Plda.community1(tables)
+    incomplete: dict[str, np.ndarray] = {"m1": np.zeros(3)}
     with pytest.raises(ModelError, match="m2"):
-        Plda.campplus({"m1": np.zeros(3)})
+        Plda.campplus(incomplete)
 
 
 def test_wrong_shape_is_refused() -> None:
