@@ -38,7 +38,7 @@ def pad_bias(bias: np.ndarray | None, c_out: int) -> np.ndarray:
     return padded
 
 
-def make_tile(tile_rows: int, activation: str, accumulate: bool = False, pool: int = 1) -> Any:
+def make_tile(tile_rows: int, activation: str, accumulate: bool = False, pool: int = 1, ahead: bool = False) -> Any:
     """Intrinsic (a, a_offset, a_stride, b, b_offset, inner, bias, bias_offset, out, out_offset, out_stride).
 
     Bind it at module level: numba keys its disk cache on closure cells, and an intrinsic in a cell has a new identity
@@ -47,7 +47,7 @@ def make_tile(tile_rows: int, activation: str, accumulate: bool = False, pool: i
     Computes tile_rows x PANEL outputs in registers: row i reads `inner` floats at a_offset + i * a_stride, the panel
     (inner, PANEL) lies at b_offset, and row i is written at out_offset + i * out_stride. With `accumulate` the tile
     starts from what `out` holds instead of the bias. With `pool` the largest of each `pool` adjacent rows is written,
-    as row i // pool (`tile_rows` must be a multiple).
+    as row i // pool (`tile_rows` must be a multiple). With `ahead` the panel that follows in memory is prefetched meanwhile.
     """
 
     @intrinsic
@@ -72,6 +72,10 @@ def make_tile(tile_rows: int, activation: str, accumulate: bool = False, pool: i
             loop = CountedLoop(builder, inner, start)
             panel_row = emit.address(b_start, builder.mul(loop.index, ir.Constant(I64, PANEL)))
             columns = [emit.load(panel_row, j * LANES) for j in range(VECTORS)]
+            if ahead:
+                following = emit.address(panel_row, builder.mul(inner, ir.Constant(I64, PANEL)))
+                for j in range(VECTORS):
+                    emit.prefetch(emit.address(following, j * LANES), write=False)
             sums = []
             index = loop.index
             for i in range(tile_rows):
