@@ -24,9 +24,10 @@ MIN_FRAMES = 20
 BLOCKS = ((12, 1), (24, 2), (16, 2))
 """Layers and dilation of the three dense blocks."""
 WINDOW_FRAMES = num_frames(WINDOW_SAMPLES)
+FRAME_OF = np.arange(WINDOW_FRAMES) * FRAMES_PER_WINDOW // WINDOW_FRAMES
+"""Frame of the mask for each filterbank frame of a window."""
 _GROWTH = 32
 _EPSILON = 1e-5
-_FRAME_OF = np.arange(WINDOW_FRAMES) * FRAMES_PER_WINDOW // WINDOW_FRAMES
 
 # Sequences share one column axis: starts are multiples of 4 with at least 4 free columns before each, and the axis is
 # a multiple of 240 columns plus 8, so that any register tile of 8, 10 or 12 rows fits behind the last one.
@@ -67,11 +68,15 @@ class CampPlusEmbedder:
         """
         out = np.full((*masks.shape[:2], DIMENSION), np.nan, np.float32)
         for window, features in enumerate(self._window_features(samples, num_windows, step_samples)):
-            gathered = {local: features[mask[_FRAME_OF]] for local, mask in enumerate(masks[window])}
+            gathered = {local: features[mask[FRAME_OF]] for local, mask in enumerate(masks[window])}
             gathered = {local: frames for local, frames in gathered.items() if len(frames) >= MIN_FRAMES}
             if gathered:
                 out[window, list(gathered)] = self.embed_many(list(gathered.values()))
         return out
+
+    def features(self, samples: np.ndarray) -> np.ndarray:
+        """Log-mel frames (num_frames, 80) float32 of `samples`, mean not subtracted."""
+        return self._filterbank.features(samples)
 
     def embed_features(self, features: np.ndarray) -> np.ndarray:
         """Embedding (192,) float32 of one sequence of log-mel frames (at least 20, 80); its mean is subtracted here."""
@@ -92,9 +97,9 @@ class CampPlusEmbedder:
         padded[: len(samples)] = samples[: len(padded)]
         if step_samples % FRAME_STEP:
             for window in range(num_windows):
-                yield self._filterbank.features(padded[window * step_samples :][:WINDOW_SAMPLES])
+                yield self.features(padded[window * step_samples :][:WINDOW_SAMPLES])
             return
-        features = self._filterbank.features(padded)
+        features = self.features(padded)
         for window in range(num_windows):
             yield features[window * step_samples // FRAME_STEP :][:WINDOW_FRAMES]
 
