@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import models, run
+from . import models, run, score
 from ._output import exit_codes
 
 # Plain help: rich's costs 80 ms of start-up and adds only boxes.
@@ -21,6 +21,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run")(run.run)
+app.command("score")(score.score)
 app.add_typer(models.app, name="models")
 
 
