@@ -80,7 +80,7 @@ class Gpu:
 
     def describe(self) -> Device:
         """The device as records and recipes name it."""
-        name = check(self.driver.cuDeviceGetName(128, self.handle)).decode().rstrip("\0")
+        name = check(self.driver.cuDeviceGetName(128, self.handle)).decode().split("\0")[0].strip()
         version = int(check(self.driver.cuDriverGetVersion()))
         runtime = f"{version // 1000}.{version % 1000 // 10}"
         driver_version = _driver_release()

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 MELS = 80
 FRAMES = 998
 DIMENSION = 256
+PART = 128
 PARITIES = ((1, 1), (1, 0), (0, 1), (0, 0))
 
 
@@ -30,22 +31,25 @@ class TrunkChoice:
     """The kernel of every role in the trunk; a role is the channel count, with or without residual, or the way down.
 
     `inner` computes the first convolution of a block, `outer` the second, which adds the residual; `down` the strided
-    convolution with its shortcut, by input channels.
+    convolution with its shortcut, by input channels. `block` computes both convolutions of a block without shortcut in
+    one kernel; where it has an entry, `inner` and `outer` serve only the blocks that change the shape.
     """
 
     inner: Mapping[int, Request]
     outer: Mapping[int, Request]
     down: Mapping[int, Request]
+    block: Mapping[int, Request] = field(default_factory=dict)
     stem: Request = field(default_factory=lambda: Request("stem:make_stem", {}))
     pool: Request = field(default_factory=lambda: Request("pool:make_pool", {}))
 
     def requests(self) -> list[Request]:
         """Every kernel that the trunk needs."""
         shared = [self.stem, self.pool, *LINEAR]
-        return [*self.inner.values(), *self.outer.values(), *self.down.values(), *shared]
+        roles = (self.inner, self.outer, self.down, self.block)
+        return [*(request for role in roles for request in role.values()), *shared]
 
 
-LINEAR = (Request("linear:make_linear_partial", {"part": 256}), Request("linear:make_linear_total", {}))
+LINEAR = (Request("linear:make_linear_partial", {"part": PART}), Request("linear:make_linear_total", {}))
 
 
 def _resident(channels: int, **parameters: Any) -> Request:
@@ -64,13 +68,11 @@ def hopper_choice() -> TrunkChoice:
     """The choice measured on an H200 (compute capability 9.0)."""
     return TrunkChoice(
         inner={
-            32: _resident(32, groups=4, rows=4, buffers=8),
             64: _resident(64, groups=3, rows=2, buffers=4),
             128: _stream(128, groups=4, stages=6),
             256: _stream(256, groups=2, tile_n=256, stages=4),
         },
         outer={
-            32: _resident(32, groups=4, rows=2, buffers=8, residual=True),
             64: _resident(64, groups=3, rows=2, buffers=4, residual=True),
             128: _stream(128, groups=4, stages=6, residual=True, early=True),
             256: _stream(256, groups=2, tile_n=256, stages=4, residual=True),
@@ -80,6 +82,7 @@ def hopper_choice() -> TrunkChoice:
             64: _down(64, groups=3, tile_n=128, stages=4, buffers=4),
             128: _down(128, groups=2, tile_n=128, stages=6, buffers=4),
         },
+        block={32: Request("block32:make_block32", {"groups": 3, "rows": 40})},
     )
 
 
@@ -132,6 +135,11 @@ class ResNet34Kernels:
                 continue
             channels = layer.weights["weight"].shape[1]
             stride = int(layer.params["stride_h"])
+            if stride == 1 and channels in choice.block and name[:-1] + "1" not in dict(self.convs):
+                if name.endswith("conv2"):
+                    inner = by_id[name[:-1] + "1"]
+                    self.convs.append((name, self._block(choice.block[channels], inner, layer)))
+                continue
             role = choice.down if stride == 2 else choice.outer if name.endswith("conv2") else choice.inner
             shortcut = by_id.get(name.replace("conv1", "shortcut")) if stride == 2 else None
             self.convs.append((name, self._conv(role[channels], layer, shortcut)))
@@ -155,6 +163,14 @@ class ResNet34Kernels:
             return _Conv(spec, loaded, self.memory.put(spec.pack(weight)), bias)
         packed = spec.pack(weight, shortcut.weights["weight"].transpose(0, 1, 3, 2))
         return _Conv(spec, loaded, self.memory.put(packed), bias, self.memory.put(shortcut.weights["bias"]))
+
+    def _block(self, request: Request, first: Layer, second: Layer) -> _Conv:
+        from ..kernels.block32 import pack_block
+
+        spec, loaded = self.load(request)
+        weights = [layer.weights["weight"].transpose(0, 1, 3, 2) for layer in (first, second)]
+        bias = np.concatenate([first.weights["bias"], second.weights["bias"]])
+        return _Conv(spec, loaded, self.memory.put(pack_block(*weights)), self.memory.put(bias))
 
     def plan(self, windows: int, slots: int) -> ResNet34Plan:
         """Buffers and launches for exactly `windows` windows and up to `slots` active slots."""
@@ -201,6 +217,11 @@ class ResNet34Plan:
         residual = x
         for name, conv in kernels.convs:
             spec = conv.spec
+            if not hasattr(spec, "stride"):
+                y = next(image for image in images if image is not x)
+                self._bind_block(name, conv, x, y, height, width)
+                x = residual = y
+                continue
             if spec.stride == 2:
                 rows, columns = spec.output_size(height, width)
                 images = [memory.empty((windows, rows, columns, spec.c_out), np.float16) for _ in range(3)]
@@ -215,14 +236,14 @@ class ResNet34Plan:
             if spec.residual:
                 residual = y
         self.output = x
-        parts = 2 * height
+        parts = 2 * height * 256 // PART
         self.statistics = memory.empty((slots, 2, height, 256), np.float32)
         self.partial = memory.empty((parts, slots, DIMENSION), np.float32)
         self.embeddings = memory.empty((slots, DIMENSION), np.float32)
         values = (x, self.masks, self.slot_window, self.statistics, height, width)
         self.steps.append(("pool", kernels.pool.bind((slots, height, 1), *values), self.statistics))
         inputs = 2 * height * 256
-        grid = partial_grid(slots, inputs, DIMENSION, 256)
+        grid = partial_grid(slots, inputs, DIMENSION, PART)
         launch = kernels.partial.bind(
             grid, self.statistics, kernels.final_weight, self.partial, slots, inputs, DIMENSION
         )
@@ -251,6 +272,14 @@ class ResNet34Plan:
             *(self._map(x, spec.box), self._map(residual, spec.residual_box), conv.weight, conv.bias, residual, y),
             *(self.flag, height, width, across, down, count),
         )
+        self.steps.append((name, launch, y))
+
+    def _bind_block(self, name: str, conv: _Conv, x: DeviceArray, y: DeviceArray, height: int, width: int) -> None:
+        spec = conv.spec
+        across, down, count = spec.tasks(self.windows, height, width)
+        grid = spec.grid(self.windows, height, width, self._multiprocessors)
+        values = (self._map(x, spec.box), conv.weight, conv.bias, y, self.flag)
+        launch = conv.loaded.bind(grid, *values, height, width, across, down, count, spec.rows)
         self.steps.append((name, launch, y))
 
     def _bind_down(

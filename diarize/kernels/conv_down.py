@@ -103,7 +103,7 @@ def make_conv_down(c_in: int, groups: int = 3, tile_n: int = 128, stages: int = 
     G4 = 4 * groups
     reg_dec = make_setmaxnreg(32, False)
     reg_inc = make_setmaxnreg(consumer_registers(groups, 32, 1), True)
-    wgblock = make_wgmma_block(BN, [((0,), k * 2, k * 2) for k in range(BK // 16)], RB)
+    wgblock = make_wgmma_block(BN, [(0, k * 2, k * 2) for k in range(BK // 16)], RB)
     fill_bias = make_fill_bias(1, BN)
     pin = make_pin(NACC)
     finish_y = make_finish8(False, True)

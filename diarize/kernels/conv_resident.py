@@ -90,7 +90,7 @@ def make_conv_resident(
     DD = wgmma_descriptor(RB)
     reg_dec = make_setmaxnreg(producer_registers, False)
     reg_inc = make_setmaxnreg(consumer_registers(groups, producer_registers, min_blocks), True)
-    steps = [((r * BN // 2,), r * PITCH * U + k * 2, k * 2) for r in range(rows) for k in range(channels // 16)]
+    steps = [(r * BN // 2, r * PITCH * U + k * 2, k * 2) for r in range(rows) for k in range(channels // 16)]
     wgblock = make_wgmma_block(BN, steps, RB)
     fill_bias = make_fill_bias(RPW, BN)
     pin = make_pin(NACC)

@@ -130,7 +130,7 @@ def make_conv_stream(
     EARLY = int(early and residual)
     reg_dec = make_setmaxnreg(producer_registers, False)
     reg_inc = make_setmaxnreg(consumer_registers(groups, producer_registers, 1), True)
-    steps = [((r * BN // 2,), r * PITCH * 8 + k * 2, k * 2) for r in range(rows) for k in range(4)]
+    steps = [(r * BN // 2, r * PITCH * 8 + k * 2, k * 2) for r in range(rows) for k in range(4)]
     wgblock = make_wgmma_block(BN, steps)
     fill_bias = make_fill_bias(RPW, BN)
     pin = make_pin(NACC)

@@ -219,7 +219,7 @@ residual_load = _residual_load("residual_load", "nc.L1::no_allocate.")
 residual_load_ordered = _residual_load("residual_load_ordered", "")
 
 
-def make_finish8(residual, relu):
+def make_finish8(residual, relu, guarded=False):
     """finish8(acc, k, words, kr, y, index, offset, valid, top): eight adjacent channels of one pixel leave as 16 bytes.
 
     Takes acc[k + 4j], acc[k + 4j + 1], j = 0..3; adds the halves words[kr..kr+3] if `residual`, then ReLU if `relu`;
@@ -250,6 +250,9 @@ def make_finish8(residual, relu):
             running = highest.load(0)
             for word in packed:
                 magnitude = word if relu else builder.and_(word, INT[32](0x7FFF7FFF))
+                if guarded:
+                    valid_bit = builder.icmp_signed("!=", args[7], INT[32](0))
+                    magnitude = builder.select(valid_bit, magnitude, INT[32](0))
                 running = emit(builder, "max.NaN.f16x2 $0, $1, $2;", "r", "rr", [running, magnitude])[0]
             highest.store(running, 0)
             wide = builder.sext(args[5], INT[64])
@@ -261,6 +264,36 @@ def make_finish8(residual, relu):
         return types.void(acc, k, words, kr, y, types.int32, offset, types.int32, top), codegen
 
     return finish8
+
+
+@intrinsic
+def hidden8(typingctx, acc, k, sm, index, keep, top):
+    """Eight adjacent channels of one pixel to shared memory as float16: ReLU, or zeros if not keep; top as in
+    `finish8`.
+
+    Takes acc[k + 4j], acc[k + 4j + 1], j = 0..3 (k literal); writes 16 bytes at sm[index].
+    """
+    if not _literals(k):
+        return None
+    first = k.literal_value
+
+    def codegen(context, builder, sig, args):
+        local = LocalArray(context, builder, sig.args[0], args[0])
+        values = [local.load(first + (j // 2) * 4 + j % 2) for j in range(8)]
+        values = [emit(builder, "max.NaN.f32 $0, $1, 0f00000000;", "f", "f", [v])[0] for v in values]
+        packed = [emit(builder, _PACK, "r", "ff", values[2 * i : 2 * i + 2])[0] for i in range(4)]
+        kept = builder.icmp_signed("!=", args[4], INT[32](0))
+        packed = [builder.select(kept, word, INT[32](0)) for word in packed]
+        highest = LocalArray(context, builder, sig.args[5], args[5])
+        running = highest.load(0)
+        for word in packed:
+            running = emit(builder, "max.NaN.f16x2 $0, $1, $2;", "r", "rr", [running, word])[0]
+        highest.store(running, 0)
+        at = shared_address(context, builder, sig.args[2], args[2], args[3])
+        emit(builder, "st.shared.v4.b32 [$0], {$1,$2,$3,$4};", "", "rrrrr", [at, *packed], True, True)
+        return context.get_dummy_value()
+
+    return types.void(acc, k, sm, types.int32, types.int32, top), codegen
 
 
 @intrinsic

@@ -114,28 +114,31 @@ def make_pin(count):
     return pin
 
 
-def make_wgmma_block(width, steps, row_bytes=128):
-    """wgblock(acc, sm, da, db): the wgmma.m64n{width}k16 of `steps`, fp16 operands in shared memory, float32 sums.
+def make_wgmma_block(width, steps, row_bytes=128, fresh=False):
+    """wgblock(acc, sm, da, db): a sequence of wgmma.m64n{width}k16, fp16 operands in shared memory, float32 sums.
 
-    A step is (first accumulators, a_offset, b_offset): `first` is a sequence of accumulator starts, one a 32-column (or
-    wider) part of `width`, in the order of the columns; offsets are added to the descriptors, in 16-byte units.
-    `row_bytes` is the swizzled row length; only the simulator needs it.
+    A step is (first accumulator, a_offset, b_offset); offsets are added to the descriptors, in 16-byte units. With
+    `fresh` the first product overwrites the accumulators instead of adding. `row_bytes` is the swizzled row length;
+    only the simulator needs it.
     """
     n = width // 2
     registers = ",".join(f"${i}" for i in range(n))
-    asm = f"wgmma.mma_async.sync.aligned.m64n{width}k16.f32.f16.f16 "
-    asm += f"{{{registers}}}, ${2 * n}, ${2 * n + 1}, 1, 1, 1, 0, 0;"
+
+    def instruction(adds):
+        scale = f"{{.reg .pred p; setp.ne.b32 p, {int(adds)}, 0; "
+        asm = f"wgmma.mma_async.sync.aligned.m64n{width}k16.f32.f16.f16 "
+        return scale + asm + f"{{{registers}}}, ${2 * n}, ${2 * n + 1}, p, 1, 1, 0, 0;}}"
 
     @intrinsic
     def wgblock(typingctx, acc, sm, da, db):
         def codegen(context, builder, sig, args):
             local = LocalArray(context, builder, sig.args[0], args[0])
-            for starts, a_offset, b_offset in steps:
-                part = n // len(starts)
-                where = [start + i for start in starts for i in range(part)]
+            for number, (start, a_offset, b_offset) in enumerate(steps):
+                where = range(start, start + n)
                 a = builder.add(args[2], INT[64](a_offset))
                 b = builder.add(args[3], INT[64](b_offset))
-                values = emit_tied(builder, asm, [local.load(i) for i in where], (a, b), "ll")
+                adds = not fresh or number > 0
+                values = emit_tied(builder, instruction(adds), [local.load(i) for i in where], (a, b), "ll")
                 for i, value in zip(where, values, strict=True):
                     local.store(value, i)
             return context.get_dummy_value()
@@ -143,6 +146,25 @@ def make_wgmma_block(width, steps, row_bytes=128):
         return types.void(acc, sm, types.int64, types.int64), codegen
 
     return wgblock
+
+
+@intrinsic
+def roll_rows(typingctx, first, second, products, bias, out):
+    """One step down the rows: products (3 x 16) hold what an image row adds to the output rows before, at and after it.
+
+    out = first + products[0:16]; first = second + products[16:32]; second = bias + products[32:48]. `bias` has the
+    thread's eight channels.
+    """
+
+    def codegen(context, builder, sig, args):
+        a, b, p, c, o = (LocalArray(context, builder, sig.args[i], args[i]) for i in range(5))
+        for i in range(16):
+            o.store(builder.fadd(a.load(i), p.load(i)), i)
+            a.store(builder.fadd(b.load(i), p.load(16 + i)), i)
+            b.store(builder.fadd(c.load((i // 4) * 2 + i % 2), p.load(32 + i)), i)
+        return context.get_dummy_value()
+
+    return types.void(first, second, products, bias, out), codegen
 
 
 __all__ = [name for name in dir() if not name.startswith("_")]

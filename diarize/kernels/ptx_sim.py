@@ -309,22 +309,35 @@ def residual_load(words, k, residual, index, offset, valid):
 residual_load_ordered = residual_load
 
 
-def make_finish8(residual, relu):
+def _pack8(acc, k, added, relu):
+    a = ndarray(acc)
+    values = np.array([a[k + (j // 2) * 4 + j % 2] for j in range(8)], np.float32) + added
+    with np.errstate(over="ignore"):
+        return (np.maximum(values, 0) if relu else values).astype(np.float16)
+
+
+def _note_top(top, packed):
+    highest = ndarray(top)
+    for word in np.abs(packed).view(np.int32):
+        highest[0] = hmax2_nan(highest[0], word)
+
+
+def make_finish8(residual, relu, guarded=False):
     def finish8(acc, k, words, kr, y, index, offset, valid, top):
-        a, highest = ndarray(acc), ndarray(top)
-        values = np.array([a[k + (j // 2) * 4 + j % 2] for j in range(8)], np.float32)
-        if residual:
-            values = values + ndarray(words)[kr : kr + 4].view(np.float16).astype(np.float32)
-        if relu:
-            values = np.maximum(values, 0)
-        with np.errstate(over="ignore"):
-            packed = values.astype(np.float16)
-        for word in np.abs(packed).view(np.int32):
-            highest[0] = hmax2_nan(highest[0], word)
+        added = ndarray(words)[kr : kr + 4].view(np.float16).astype(np.float32) if residual else np.float32(0)
+        packed = _pack8(acc, k, added, relu)
+        if valid or not guarded:
+            _note_top(top, packed)
         if valid:
             byte_range(y, index + offset)[:] = packed.view(np.uint8)
 
     return finish8
+
+
+def hidden8(acc, k, sm, index, keep, top):
+    packed = _pack8(acc, k, np.float32(0), True) if keep else np.zeros(8, np.float16)
+    _note_top(top, packed)
+    byte_range(sm, index)[:] = packed.view(np.uint8)
 
 
 def raise_flag(top, flag):

@@ -137,19 +137,25 @@ def _operand(memory, descriptor, rows, row_bytes):
     return halves.astype(np.float32)
 
 
-def make_wgmma_block(width, steps, row_bytes=128):
+def make_wgmma_block(width, steps, row_bytes=128, fresh=False):
     def wgblock(acc, sm, da, db):
         lane, memory, a = thread_id() % 128, all_bytes(sm), ndarray(acc)
         warp, g, q = lane // 32, (lane % 32) // 4, lane % 4
-        for starts, a_offset, b_offset in steps:
-            part = width // 2 // len(starts)
-            where = np.concatenate([np.arange(s, s + part) for s in starts])
+        own = (8 * np.arange(width // 8)[:, None] + 2 * q + np.arange(2)).reshape(-1)
+        for number, (start, a_offset, b_offset) in enumerate(steps):
             A = _operand(memory, int(da) + a_offset, 64, row_bytes)
             B = _operand(memory, int(db) + b_offset, width, row_bytes)
             D = A[[16 * warp + g, 16 * warp + g + 8]] @ B.T
-            columns = (8 * np.arange(width // 8)[:, None] + 2 * q + np.arange(2)).reshape(-1)
             # Fragment order: four values an eight-column block, two of the upper row, two of the lower.
-            values = D[:, columns].reshape(2, width // 8, 2).transpose(1, 0, 2).reshape(-1)
-            a[where] += values
+            values = D[:, own].reshape(2, width // 8, 2).transpose(1, 0, 2).reshape(-1)
+            if fresh and number == 0:
+                a[start : start + width // 2] = 0
+            a[start : start + width // 2] += values
 
     return wgblock
+
+
+def roll_rows(first, second, products, bias, out):
+    a, b, p, o = ndarray(first), ndarray(second), ndarray(products), ndarray(out)
+    c = ndarray(bias)[(np.arange(16) // 4) * 2 + np.arange(16) % 2]
+    o[:16], a[:16], b[:16] = a[:16] + p[:16], b[:16] + p[16:32], c + p[32:48]

@@ -74,3 +74,11 @@ DOWN = {
         _down(128, groups=4, tile_n=64, stages=6, buffers=4),
     ],
 }
+
+BLOCK = {
+    "32 block": [
+        Request("block32:make_block32", {"groups": 3, "rows": 40}),
+        Request("block32:make_block32", {"groups": 3, "rows": 20}),
+        Request("block32:make_block32", {"groups": 3, "rows": 80}),
+    ],
+}

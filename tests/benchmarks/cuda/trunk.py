@@ -21,7 +21,7 @@ import torch.nn.functional as F
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from candidates import DOWN, SAME
+from candidates import BLOCK, DOWN, SAME
 
 from diarize.backend.cuda_compile import Request, build_all
 from diarize.backend.cuda_driver import Gpu, MemoryPool
@@ -135,8 +135,8 @@ class Bench:
         self.stream.synchronize()
         return [b.seconds_since(a) / inner for a, b in pairwise(events)]
 
-    def torch_seconds(self, call, inner: int = 5, replays: int = REPLAYS) -> list[float]:
-        """The same for a torch call."""
+    def torch_graph(self, call, inner: int = 5):
+        """A torch graph of `inner` calls."""
         side = torch.cuda.Stream()
         with torch.cuda.stream(side):
             for _ in range(3):
@@ -146,16 +146,36 @@ class Bench:
         with torch.cuda.graph(graph, stream=side):
             for _ in range(inner):
                 call()
-        events = [torch.cuda.Event(enable_timing=True) for _ in range(replays + 1)]
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                graph.replay()
-            events[0].record(side)
-            for i in range(replays):
-                graph.replay()
-                events[i + 1].record(side)
-        side.synchronize()
-        return [a.elapsed_time(b) * 1e-3 / inner for a, b in pairwise(events)]
+        return graph
+
+    def interleaved(self, calls: dict, torch_calls: dict, inner: int = 5, rounds: int = 15) -> dict[str, list[float]]:
+        """Seconds of one call of each, from graphs replayed in turn in an order that rotates.
+
+        Candidates then see the same clocks, which move with the card's power within milliseconds.
+        """
+        graphs = {}
+        for name, call in calls.items():
+            call(self.stream)
+            self.stream.synchronize()
+            self.stream.begin_capture()
+            for _ in range(inner):
+                call(self.stream)
+            graphs[name] = self.stream.end_capture()
+        wrapped = torch.cuda.ExternalStream(int(self.stream.handle))
+        replay = {name: (lambda g=graph: g.launch(self.stream)) for name, graph in graphs.items()}
+        kept = {name: self.torch_graph(call, inner) for name, call in torch_calls.items()}
+        replay.update({name: graph.replay for name, graph in kept.items()})
+        names = list(replay)
+        marks: dict[str, list] = {name: [] for name in names}
+        with torch.cuda.stream(wrapped):
+            for turn in range(rounds + 2):
+                for i in range(len(names)):
+                    name = names[(i + turn) % len(names)]
+                    before = self.stream.record()
+                    replay[name]()
+                    marks[name].append((before, self.stream.record()))
+        self.stream.synchronize()
+        return {name: [b.seconds_since(a) / inner for a, b in pairs[2:]] for name, pairs in marks.items()}
 
     def record(self, **row) -> None:
         """Keep a row and print its short form."""
@@ -242,26 +262,30 @@ def poison(bench: Bench, array) -> None:
 
 def time_candidates(bench: Bench, kernels: ResNet34Kernels, batches: list[int], only: list[str]) -> None:
     """Every candidate of every role: checked on three windows, then timed; cuDNN's fused convolution beside it."""
-    for role, requests in {**SAME, **DOWN}.items():
+    for role, requests in {**SAME, **DOWN, **BLOCK}.items():
         if only and role not in only:
             continue
         channels, kind = int(role.split()[0]), role.split()[1]
         good = [r for r in requests if check_candidate(bench, kernels, role, channels, kind, r)]
         for windows in batches:
-            cudnn(bench, role, channels, kind, windows)
-            for request in good:
-                bind = binder(bench, kernels, request, channels, windows, seed=3)
-                samples = bench.seconds(bind[0])
-                bench.record(kind="candidate", role=role, windows=windows, name=bind[2], samples=samples)
-                for array in bind[1]:
+            bound = [binder(bench, kernels, request, channels, windows, seed=3) for request in good]
+            calls = {b[2]: b[0] for b in bound}
+            samples = bench.interleaved(calls, {"cudnn": cudnn(channels, kind, windows)})
+            for name, values in samples.items():
+                bench.record(kind="candidate", role=role, windows=windows, name=name, samples=values)
+            for b in bound:
+                for array in b[1]:
                     bench.memory.free(array)
             bench.memory.trim()
+            torch.cuda.empty_cache()
 
 
 def binder(bench: Bench, kernels: ResNet34Kernels, request: Request, channels: int, windows: int, seed: int):
     """(launch, arrays, name, outputs, twins) of a candidate on random data."""
     spec, loaded = kernels.load(request)
     height, width = SIZES[channels]
+    if not hasattr(spec, "stride"):
+        return bind_block(bench, spec, loaded, windows, seed)
     x, tx = half_tensor(bench, (windows, height, width, channels), seed)
     generator = torch.Generator(device="cuda").manual_seed(9)
     weight = torch.randn((spec.c_out, channels, 3, 3), device="cuda", generator=generator) / (3 * channels**0.5)
@@ -290,6 +314,25 @@ def binder(bench: Bench, kernels: ResNet34Kernels, request: Request, channels: i
     return loaded.bind(grid, *values), arrays, spec.kernel.name, outputs, twins
 
 
+def bind_block(bench: Bench, spec, loaded, windows: int, seed: int):
+    """As `binder`, for a fused block of 32 channels."""
+    from diarize.kernels.block32 import pack_block
+
+    height, width = SIZES[32]
+    x, tx = half_tensor(bench, (windows, height, width, 32), seed)
+    generator = torch.Generator(device="cuda").manual_seed(9)
+    weight = (torch.randn((2, 32, 32, 3, 3), device="cuda", generator=generator) / (3 * 32**0.5)).half().float()
+    bias = torch.randn(64, device="cuda", generator=generator)
+    flag = bench.memory.put(np.zeros(1, np.int32))
+    y = bench.memory.empty((windows, height, width, 32), np.float16)
+    packed = bench.memory.put(pack_block(*weight.cpu().numpy()))
+    across, down, count = spec.tasks(windows, height, width)
+    grid = spec.grid(windows, height, width, bench.gpu.multiprocessors)
+    values = (bench.memory.tensor_map(x, spec.box), packed, bench.memory.put(bias.cpu().numpy()), y, flag)
+    launch = loaded.bind(grid, *values, height, width, across, down, count, spec.rows)
+    return launch, [x, y, packed], f"{spec.kernel.name}_r{spec.rows}", (y,), (tx, weight, bias, None, None)
+
+
 def check_candidate(bench: Bench, kernels, role: str, channels: int, kind: str, request: Request) -> bool:
     """Whether a candidate agrees with float32 on three windows, twice the same."""
     name = repr(request.parameters)
@@ -301,7 +344,10 @@ def check_candidate(bench: Bench, kernels, role: str, channels: int, kind: str, 
         launch(bench.stream)
         bench.stream.synchronize()
         x = tx.permute(0, 3, 1, 2).float()
-        if kind == "down":
+        if kind == "block":
+            inside = F.relu(F.conv2d(x, weight[0], bias[:32], padding=1)).half().float()
+            expected = [F.relu(F.conv2d(inside, weight[1], bias[32:], padding=1) + x)]
+        elif kind == "down":
             expected = [F.relu(F.conv2d(x, weight, bias, 2, 1)), F.conv2d(x, shortcut, bias, 2)]
         else:
             added = tr.permute(0, 3, 1, 2).float() if kind == "outer" else 0.0
@@ -316,8 +362,8 @@ def check_candidate(bench: Bench, kernels, role: str, channels: int, kind: str, 
         return False
 
 
-def cudnn(bench: Bench, role: str, channels: int, kind: str, windows: int) -> None:
-    """cuDNN's fused float16 convolution (+ residual) + bias + ReLU in channels-last layout."""
+def cudnn(channels: int, kind: str, windows: int):
+    """A call of cuDNN's fused float16 convolution (+ residual) + bias + ReLU in channels-last layout."""
     height, width = SIZES[channels]
     out = 2 * channels if kind == "down" else channels
     stride = 2 if kind == "down" else 1
@@ -327,7 +373,12 @@ def cudnn(bench: Bench, role: str, channels: int, kind: str, windows: int) -> No
     b = torch.randn(out, **make)
     size = (windows, -(-height // stride), -(-width // stride), out)
     r = torch.randn(*size, device="cuda").half().permute(0, 3, 1, 2)
-    if kind == "outer":
+    if kind == "block":
+
+        def call():
+            inside = torch.cudnn_convolution_relu(x, w, b, (1, 1), (1, 1), (1, 1), 1)
+            torch.cudnn_convolution_add_relu(inside, w, r, 1.0, b, (1, 1), (1, 1), (1, 1), 1)
+    elif kind == "outer":
 
         def call():
             torch.cudnn_convolution_add_relu(x, w, r, 1.0, b, (1, 1), (1, 1), (1, 1), 1)
@@ -342,8 +393,7 @@ def cudnn(bench: Bench, role: str, channels: int, kind: str, windows: int) -> No
             torch.cudnn_convolution_relu(x, w, b, (2, 2), (1, 1), (1, 1), 1)
             F.conv2d(x, ws, b, 2)
 
-    with torch.no_grad():
-        bench.record(kind="cudnn", role=role, windows=windows, samples=bench.torch_seconds(call))
+    return call
 
 
 def time_trunk(bench: Bench, kernels: ResNet34Kernels, batches: list[int], detail: list[int]) -> None:
@@ -380,7 +430,7 @@ def main() -> None:
     bench = Bench()
     choice = hopper_choice()
     roles = [r for r in options.roles.split(",") if r]
-    tables = {**SAME, **DOWN}
+    tables = {**SAME, **DOWN, **BLOCK}
     wanted = list(choice.requests())
     if "candidates" in parts:
         wanted += [r for role, rs in tables.items() if not roles or role in roles for r in rs]
@@ -390,11 +440,17 @@ def main() -> None:
     layers = random_layers()
     kernels = ResNet34Kernels(bench.gpu, bench.memory, layers, choice)
     device = bench.gpu.describe()
-    bench.record(kind="device", name=device.name, driver=device.driver, runtime=device.runtime, torch=torch.__version__)
+    bench.record(
+        kind="device",
+        name=device.name.strip("\0 "),
+        driver=device.driver,
+        runtime=device.runtime,
+        torch=torch.__version__,
+    )
     if "check" in parts:
         check_trunk(bench, kernels, layers)
     if "trunk" in parts:
-        time_trunk(bench, kernels, batches, batches)
+        time_trunk(bench, kernels, batches, [batches[0], batches[-1]])
     if "candidates" in parts:
         time_candidates(bench, kernels, [int(v) for v in options.candidate_batches.split(",")], roles)
     (options.out / "trunk.json").write_text(json.dumps(bench.rows, indent=1))
