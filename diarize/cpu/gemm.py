@@ -47,7 +47,8 @@ def make_tile(tile_rows: int, activation: str, accumulate: bool = False, pool: i
     Computes tile_rows x PANEL outputs in registers: row i reads `inner` floats at a_offset + i * a_stride, the panel
     (inner, PANEL) lies at b_offset, and row i is written at out_offset + i * out_stride. With `accumulate` the tile
     starts from what `out` holds instead of the bias. With `pool` the largest of each `pool` adjacent rows is written,
-    as row i // pool (`tile_rows` must be a multiple). With `ahead` the panel that follows in memory is prefetched meanwhile.
+    as row i // pool (`tile_rows` must be a multiple). With `ahead` the panel that follows in memory is prefetched
+    meanwhile.
     """
 
     @intrinsic
