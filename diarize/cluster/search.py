@@ -210,14 +210,18 @@ def centroid_by_search(
         _lower_bounds(head, tail, own, 0, width, bounds)
         for column in range(own):
             z = slots[column]
+            if not size[z] > 0:
+                continue
             moved = neighbour[z] == x or neighbour[z] == y
-            if size[z] > 0 and (moved or bounds[column] <= bound[z] * (1.0 + _RELATIVE) + slack):
+            distance = np.inf
+            if bounds[column] <= bound[z] * (1.0 + _RELATIVE) + slack:
                 distance = _squared_distance(points[z], points[y])
-                if distance < bound[z]:
-                    neighbour[z], bound[z], stale[z] = y, distance, False
-                    sift_up(heap, place, bound, place[z])
-                elif moved:
-                    neighbour[z], stale[z] = y, distance != bound[z]
+            if distance < bound[z]:
+                neighbour[z], bound[z], stale[z] = y, distance, False
+                sift_up(heap, place, bound, place[z])
+            elif moved:
+                # A guess; the bound stays a lower bound, and is exact only if nothing changed.
+                neighbour[z], stale[z] = y, distance != bound[z]
         nearest, least = -1, np.inf
         limit = _FAR
         for column in range(own + 1, width):
