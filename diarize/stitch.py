@@ -61,9 +61,11 @@ def stitch(
     votes = cluster_votes(classes, clustering.labels, framing, _num_columns(count, len(clustering.centroids)))
     frames = loudest(votes, count)
     single = loudest(votes, np.minimum(count, 1))
-    for chosen in (frames, single):
-        if 1 < bounds.minimum > _with_turn(chosen).sum():
-            _keep_every_cluster(chosen, votes)
+    if 1 < bounds.minimum > _with_turn(frames).sum():
+        _keep(frames, votes, np.ones(len(votes), dtype=bool))
+    if 1 < bounds.minimum > _with_turn(single).sum():
+        # Exclusive turns have no speaker of their own.
+        _keep(single, votes, _with_turn(frames))
     stretches = _stretches(frames)
     clusters = _ordered(stretches, order)
     names = {int(cluster): f"SPEAKER_{index:02d}" for index, cluster in enumerate(clusters)}
@@ -146,10 +148,13 @@ def _with_turn(frames: np.ndarray) -> np.ndarray:
     return np.asarray(frames[:, :-1].any(axis=1))
 
 
-def _keep_every_cluster(frames: np.ndarray, votes: np.ndarray) -> None:
-    """Give every cluster without a turn the frames where its vote peaks, in place of the weakest one chosen there."""
+def _keep(frames: np.ndarray, votes: np.ndarray, wanted: np.ndarray) -> None:
+    """Give `wanted` clusters without a turn the frames where their vote peaks, in place of the weakest there.
+
+    `frames` (K, T) bool, changed in place; `votes` (K, T) uint8; `wanted` (K,) bool.
+    """
     sizes = frames.sum(axis=1)
-    for cluster in np.flatnonzero(~_with_turn(frames)):
+    for cluster in np.flatnonzero(wanted & ~_with_turn(frames)):
         peak = int(votes[cluster, :-1].max(initial=0))
         for frame in np.flatnonzero((votes[cluster] == peak) & (peak > 0)):
             # Nobody else may lose a last frame to this.

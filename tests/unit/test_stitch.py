@@ -139,6 +139,18 @@ def test_asked_for_speaker_without_any_vote_is_reported() -> None:
     assert result.warnings == ("asked for 2 speakers, only 1 have a turn: the others are never the ones who speak",)
 
 
+def test_exclusive_has_no_speaker_of_its_own() -> None:
+    # Cluster 1 only ever overlaps with 0, cluster 2 is outvoted everywhere; two speakers are asked for and there.
+    classes = np.concatenate([one_window([(100, 500, 4)])] * 3 + [one_window([(100, 500, 3)])])
+    labels = np.array([[0, 1, -2]] * 3 + [[-2, -2, 2]])
+    framing = Framing(16_000, 4)
+    count = np.zeros(framing.num_frames, np.uint8)
+    count[300:450] = 2
+    result = stitch(classes, clustering(labels, 3), count, framing, SpeakerBounds.of(minimum=2))
+    assert result.speakers == ("SPEAKER_00", "SPEAKER_01")
+    assert {turn.speaker for turn in result.exclusive} == set(result.speakers)
+
+
 def test_ten_hours_in_little_memory() -> None:
     num_clusters = 8
     classes, labels, framing = random_recording(1, 36_000, num_clusters)
