@@ -138,6 +138,7 @@ def compile_ptx(kernel: Kernel, capability: tuple[int, int]) -> str:
         "m": pointer(types.float16),
         "f": pointer(types.float32),
         "w": pointer(types.int32),
+        "b": pointer(types.uint8),
         "i": types.int32,
         "s": types.float32,
     }

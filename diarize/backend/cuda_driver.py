@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import BackendError
 from ..hardware import Device
 from .cuda_compile import Image
+
+if TYPE_CHECKING:
+    from ..kernels.spec import Kernel
 
 
 class OutOfMemoryError(BackendError):
@@ -96,9 +99,9 @@ class Gpu:
         """Wait for all work given to this GPU."""
         check(self.driver.cuCtxSynchronize())
 
-    def load(self, image: Image, arguments: str, threads: int, shared_bytes: int) -> LoadedKernel:
-        """Load a compiled kernel."""
-        return LoadedKernel(self, image, arguments, threads, shared_bytes)
+    def load(self, image: Image, kernel: Kernel, early_start: bool = True) -> LoadedKernel:
+        """Load a compiled kernel; `early_start` false launches it only after the one before it has ended."""
+        return LoadedKernel(self, image, kernel, early_start)
 
     def stream(self) -> Stream:
         """A new stream that does not wait for the default one."""
@@ -305,27 +308,49 @@ class Launch:
         raw = [v.address if isinstance(v, DeviceArray) else v for v in values]
         self._keep = [kind(value) for kind, value in zip(kinds, raw, strict=True)]
         self._pointers = (ctypes.c_void_p * len(kinds))(*[ctypes.addressof(v) for v in self._keep])
-        self._call = kernel.gpu.driver.cuLaunchKernel
+        driver = kernel.gpu.driver
+        self._plain = driver.cuLaunchKernel
+        self._extended = driver.cuLaunchKernelEx
         self.grid = grid
         self._shape = (*grid, kernel.threads, 1, 1, kernel.shared_bytes)
         self._function = kernel.function
         self._address = ctypes.addressof(self._pointers)
+        self._config = _early_start_config(driver, self._shape) if kernel.early_start else None
 
     def __call__(self, stream: Stream) -> None:
-        code = self._call(self._function, *self._shape, stream.handle, self._address, 0)
+        if self._config is None:
+            code = self._plain(self._function, *self._shape, stream.handle, self._address, 0)
+        else:
+            self._config.hStream = stream.handle
+            code = self._extended(self._config, self._function, self._address, 0)
         if int(code[0]) != 0:
             check(code)
+
+
+def _early_start_config(driver: Any, shape: tuple[int, ...]) -> Any:
+    """Launch configuration that lets the kernel start while the one before it ends (programmatic dependent launch)."""
+    attribute = driver.CUlaunchAttribute()
+    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    attribute.value.programmaticStreamSerializationAllowed = 1
+    config = driver.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = shape[:3]
+    config.blockDimX, config.blockDimY, config.blockDimZ = shape[3:6]
+    config.sharedMemBytes = shape[6]
+    config.attrs = [attribute]
+    config.numAttrs = 1
+    return config
 
 
 class LoadedKernel:
     """A kernel in device memory."""
 
-    def __init__(self, gpu: Gpu, image: Image, arguments: str, threads: int, shared_bytes: int) -> None:
+    def __init__(self, gpu: Gpu, image: Image, kernel: Kernel, early_start: bool) -> None:
         self.gpu = gpu
         self.name = image.name
-        self.arguments = arguments
-        self.threads = threads
-        self.shared_bytes = shared_bytes
+        self.arguments = kernel.arguments
+        self.threads = kernel.threads
+        self.shared_bytes = shared_bytes = kernel.shared_bytes
+        self.early_start = kernel.early_start and early_start
         driver = gpu.driver
         self.module = check(driver.cuModuleLoadData(image.payload + (b"" if image.assembled else b"\0")))
         self.function = check(driver.cuModuleGetFunction(self.module, image.entry.encode()))

@@ -56,6 +56,10 @@ def _resident(channels: int, **parameters: Any) -> Request:
     return Request("conv_resident:make_conv_resident", {"channels": channels, **parameters})
 
 
+def _roll(channels: int, **parameters: Any) -> Request:
+    return Request("conv_roll:make_conv_roll", {"channels": channels, **parameters})
+
+
 def _stream(channels: int, **parameters: Any) -> Request:
     return Request("conv_stream:make_conv_stream", {"c_in": channels, "c_out": channels, **parameters})
 
@@ -68,12 +72,12 @@ def hopper_choice() -> TrunkChoice:
     """The choice measured on an H200 (compute capability 9.0)."""
     return TrunkChoice(
         inner={
-            64: _resident(64, groups=3, rows=2, buffers=4),
+            64: _roll(64),
             128: _stream(128, groups=4, stages=6),
             256: _stream(256, groups=2, tile_n=256, stages=4),
         },
         outer={
-            64: _resident(64, groups=3, rows=2, buffers=4, residual=True),
+            64: _roll(64, residual=True),
             128: _stream(128, groups=4, stages=6, residual=True, early=True),
             256: _stream(256, groups=2, tile_n=256, stages=4, residual=True),
         },
@@ -109,12 +113,19 @@ class ResNet34Kernels:
     """
 
     def __init__(
-        self, gpu: Gpu, pool: MemoryPool, layers: Sequence[Layer], choice: TrunkChoice, cache: KernelCache | None = None
+        self,
+        gpu: Gpu,
+        pool: MemoryPool,
+        layers: Sequence[Layer],
+        choice: TrunkChoice,
+        cache: KernelCache | None = None,
+        early_start: bool = True,
     ) -> None:
         self.gpu = gpu
         self.memory = pool
         self.choice = choice
         self._cache = cache or KernelCache()
+        self.early_start = early_start
         self._loaded: dict[str, tuple[Any, LoadedKernel]] = {}
         by_id = {layer.id: layer for layer in layers}
         self.convs: list[tuple[str, _Conv]] = []
@@ -151,7 +162,7 @@ class ResNet34Kernels:
             made = request.make()
             kernel = getattr(made, "kernel", made)
             image = self._cache.get(kernel, self.gpu.capability)
-            loaded = self.gpu.load(image, kernel.arguments, kernel.threads, kernel.shared_bytes)
+            loaded = self.gpu.load(image, kernel, self.early_start)
             self._loaded[key] = (made, loaded)
         return self._loaded[key]
 

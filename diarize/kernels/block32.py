@@ -36,11 +36,13 @@ from .ptx import (
     hidden8,
     int32,
     int64,
+    launch_dependents,
     ldg128f,
     lds128,
     make_fill,
     make_finish8,
     make_pin,
+    make_roll_rows,
     make_setmaxnreg,
     make_wgmma_block,
     mbar_arrive,
@@ -48,7 +50,6 @@ from .ptx import (
     mbar_init,
     mbar_wait,
     raise_flag,
-    roll_rows,
     smem_addr,
     sts128,
     tid_x_again,
@@ -56,6 +57,7 @@ from .ptx import (
     udiv32,
     umod32,
     uniform32,
+    wait_prerequisites,
     warp_sync,
     wgmma_commit,
     wgmma_descriptor,
@@ -124,6 +126,8 @@ def make_block32(groups: int = 3, rows: int = 40, producer_registers: int = 32) 
     steps = [(0, s * 4 + k * 2, s * 3 * (BSZ // 8) + k * 2) for s in range(3) for k in range(2)]
     products = make_wgmma_block(96, steps, 64, fresh=True)
     pin = make_pin(48)
+    pin_row = make_pin(16)
+    roll_rows = make_roll_rows(32)
     fill16 = make_fill(16)
     fill48 = make_fill(48)
     finish8 = make_finish8(True, True, guarded=True)
@@ -146,6 +150,7 @@ def make_block32(groups: int = 3, rows: int = 40, producer_registers: int = 32) 
             p = int32(p + NT)
         fence_async()
         cuda.syncthreads()
+        launch_dependents()
         if tid >= NPROD:
             reg_dec()
             ring = int32((tid - NPROD) >> 5)
@@ -154,6 +159,7 @@ def make_block32(groups: int = 3, rows: int = 40, producer_registers: int = 32) 
                     mbar_expect_tx(sm, FW, 18 * BSZ * 2)
                     for tap in range(18):
                         bulk_g2s(sm, WOFF + tap * BSZ, w, int64(tap * BSZ), sm, FW, BSZ * 2)
+                wait_prerequisites()
                 t = int32(cuda.blockIdx.x * G + ring)
                 step = int32(cuda.gridDim.x * G)
                 c = int32(0)
@@ -176,6 +182,7 @@ def make_block32(groups: int = 3, rows: int = 40, producer_registers: int = 32) 
                     t = int32(t + step)
         else:
             reg_inc()
+            wait_prerequisites()
             acc = cuda.local.array(48, float32)
             h0 = cuda.local.array(16, float32)
             h1 = cuda.local.array(16, float32)
@@ -213,56 +220,72 @@ def make_block32(groups: int = 3, rows: int = 40, producer_registers: int = 32) 
             hb = int32(0)
             mbar_wait(sm, FW, 0)
             t = int32(cuda.blockIdx.x * G + wg)
-            while t < nt:
+            step = int32(cuda.gridDim.x * G)
+            # All rows of all tasks of this warpgroup, one after the other.
+            total = int32(udiv32(nt - t + step - 1, step) * (R + 4)) if t < nt else int32(0)
+            if total > 0:
+                mbar_wait(sm, full, 0)
+            wgmma_fence()
+            products(acc, sm, dx, dw)
+            wgmma_commit()
+            k = int32(0)
+            while c < total:
                 sy = udiv32(t, XT)
                 x0 = int32(umod32(t, XT) * 62)
                 y0 = int32(umod32(sy, YT) * R)
-                base = int32((udiv32(sy, YT) * H * W + x0 + m0) * 32 + q * 8)
+                hr = int32(y0 + k - 3)
+                keep = int32(1) if (hr >= 0) & (hr < H) & (k >= 2) else int32(0)
                 inside0 = int32(1) if (x0 + m0 > 0) & (x0 + m0 - 1 < W) else int32(0)
                 inside1 = int32(1) if x0 + m0 + 7 < W else int32(0)
+                wgmma_wait0()
+                pin(acc)
+                roll_rows(h0, h1, acc, b1, row)
+                # The sums must be done before the next products take the accumulators.
+                pin_row(row)
+                pin_row(h0)
+                pin_row(h1)
+                hidden8(row, 0, sm, hbase + hb * ROW + hat, keep & inside0, top)
+                hidden8(row, 2, sm, hbase + hb * ROW + hat + 8 * 32, keep & inside1, top)
+                fence_async()
+                bar_sync(1 + wg, 128)
+                wgmma_fence()
+                products(acc, sm, dh + hb * R16, dw + 9 * (BSZ // 8))
+                wgmma_commit()
+                wgmma_wait0()
+                pin(acc)
+                roll_rows(o0, o1, acc, b2, row)
+                pin_row(row)
+                pin_row(o0)
+                pin_row(o1)
+                # The next image row's products run while this output row is finished.
+                nc = int32(c + 1)
+                if nc < total:
+                    mbar_wait(sm, full + 4 * (nc & 7), int32((nc >> 3) & 1))
+                wgmma_fence()
+                products(acc, sm, dx + (nc & 7) * R16, dw)
+                wgmma_commit()
+                oy = int32(y0 + k - 4)
+                r = int32((c - 2) & 7)
+                store = int32(1) if (k >= 4) & (oy < H) else int32(0)
                 good0 = int32(1) if x0 + m0 < W else int32(0)
                 good1 = int32(1) if (m0 + 8 < 62) & (x0 + m0 + 8 < W) else int32(0)
-                k = int32(0)
-                while k < R + 4:
-                    s = int32(c & 7)
-                    mbar_wait(sm, full + 4 * s, int32((c >> 3) & 1))
-                    wgmma_fence()
-                    products(acc, sm, dx + s * R16, dw)
-                    wgmma_commit()
-                    wgmma_wait0()
-                    pin(acc)
-                    roll_rows(h0, h1, acc, b1, row)
-                    hr = int32(y0 + k - 3)
-                    keep = int32(1) if (hr >= 0) & (hr < H) & (k >= 2) else int32(0)
-                    hidden8(row, 0, sm, hbase + hb * ROW + hat, keep & inside0, top)
-                    hidden8(row, 2, sm, hbase + hb * ROW + hat + 8 * 32, keep & inside1, top)
-                    fence_async()
-                    bar_sync(1 + wg, 128)
-                    wgmma_fence()
-                    products(acc, sm, dh + hb * R16, dw + 9 * (BSZ // 8))
-                    wgmma_commit()
-                    wgmma_wait0()
-                    pin(acc)
-                    roll_rows(o0, o1, acc, b2, row)
-                    oy = int32(y0 + k - 4)
-                    r = int32((c - 2) & 7)
-                    store = int32(1) if (k >= 4) & (oy < H) else int32(0)
-                    at = int32(base + oy * W * 32)
-                    words[0], words[1], words[2], words[3] = lds128(sm, xbase + r * ROW + xat)
-                    finish8(row, 0, words, 0, y, at, 0, store & good0, top)
-                    words[0], words[1], words[2], words[3] = lds128(sm, xbase + r * ROW + xat + 8 * 32)
-                    finish8(row, 2, words, 0, y, at, 8 * 32, store & good1, top)
-                    warp_sync()
-                    if k >= 2 and (tid_x_again() & 31) == 0:
-                        mbar_arrive(sm, empty + 4 * r)
-                    c = int32(c + 1)
-                    hb = int32(hb ^ 1)
-                    k = int32(k + 1)
-                if (tid_x_again() & 31) == 0:
-                    mbar_arrive(sm, empty + 4 * ((c - 2) & 7))
-                    mbar_arrive(sm, empty + 4 * ((c - 1) & 7))
-                t = int32(t + cuda.gridDim.x * G)
+                at = int32(((udiv32(sy, YT) * H + oy) * W + x0 + m0) * 32 + q * 8)
+                words[0], words[1], words[2], words[3] = lds128(sm, xbase + r * ROW + xat)
+                finish8(row, 0, words, 0, y, at, 0, store & good0, top)
+                words[0], words[1], words[2], words[3] = lds128(sm, xbase + r * ROW + xat + 8 * 32)
+                finish8(row, 2, words, 0, y, at, 8 * 32, store & good1, top)
+                warp_sync()
+                if c >= 2 and (tid_x_again() & 31) == 0:
+                    mbar_arrive(sm, empty + 4 * r)
+                c = nc
+                hb = int32(hb ^ 1)
+                k = int32(k + 1)
+                if k == R + 4:
+                    k = int32(0)
+                    t = int32(t + step)
+            wgmma_wait0()
+            pin(acc)
             raise_flag(top, flag)
 
-    kernel = Kernel(name, block, "mhfhwiiiiii", NT, SMEM, 1, (9, 0), True)
+    kernel = Kernel(name, block, "mhfhwiiiiii", NT, SMEM, 1, (9, 0), True, True)
     return Block(kernel, groups, rows)

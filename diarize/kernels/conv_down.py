@@ -27,6 +27,7 @@ from .ptx import (
     float32,
     int32,
     int64,
+    launch_dependents,
     make_fill_bias,
     make_finish8,
     make_pin,
@@ -45,6 +46,7 @@ from .ptx import (
     udiv32,
     umod32,
     uniform32,
+    wait_prerequisites,
     wgmma_commit,
     wgmma_descriptor,
     wgmma_fence,
@@ -123,6 +125,7 @@ def make_conv_down(c_in: int, groups: int = 3, tile_n: int = 128, stages: int = 
                 mbar_init(sm, EB + 4 * i, G4)
             fence_mbar_init()
         cuda.syncthreads()
+        launch_dependents()
         if tid >= NPROD:
             reg_dec()
             if tid == NPROD:
@@ -136,6 +139,7 @@ def make_conv_down(c_in: int, groups: int = 3, tile_n: int = 128, stages: int = 
                     for tap in range(10):
                         mbar_expect_tx(sm, FB + 4 * tap, BB)
                         bulk_g2s(sm, BOFF + tap * BSZ, w, int64(tap * BSZ), sm, FB + 4 * tap, BB)
+                wait_prerequisites()
                 while t < nt:
                     nb = umod32(t, NB)
                     sp = udiv32(t, NB)
@@ -173,6 +177,7 @@ def make_conv_down(c_in: int, groups: int = 3, tile_n: int = 128, stages: int = 
                     t = int32(t + step)
         else:
             reg_inc()
+            wait_prerequisites()
             acc = cuda.local.array(NACC, float32)
             acs = cuda.local.array(NACC, float32)
             none = cuda.local.array(1, int32)
@@ -278,7 +283,7 @@ def make_conv_down(c_in: int, groups: int = 3, tile_n: int = 128, stages: int = 
                 raise_flag(top, flag)
                 t = int32(t + nctaid_x_again())
 
-    kernel = Kernel(name, conv, "mmmmhffhhwiiiii", NT, SMEM, 1, (9, 0), True)
+    kernel = Kernel(name, conv, "mmmmhffhhwiiiii", NT, SMEM, 1, (9, 0), True, True)
     return Conv(
         kernel,
         c_in,

@@ -20,6 +20,7 @@ from .ptx import (
     float32,
     int32,
     int64,
+    launch_dependents,
     make_fill_bias,
     make_finish8,
     make_pin,
@@ -39,6 +40,7 @@ from .ptx import (
     udiv32,
     umod32,
     uniform32,
+    wait_prerequisites,
     wgmma_commit,
     wgmma_descriptor,
     wgmma_fence,
@@ -109,12 +111,14 @@ def make_conv_resident(
             mbar_init(sm, FW, 1)
             fence_mbar_init()
         cuda.syncthreads()
+        launch_dependents()
         if tid >= NPROD:
             reg_dec()
             if tid == NPROD:
                 mbar_expect_tx(sm, FW, WBY)
                 for tap in range(9):
                     bulk_g2s(sm, tap * BSZ, w, int64(tap * BSZ), sm, FW, BSZ * 2)
+                wait_prerequisites()
                 t = int32(cuda.blockIdx.x)
                 step = int32(cuda.gridDim.x)
                 ab = int32(0)
@@ -133,6 +137,7 @@ def make_conv_resident(
                     t = int32(t + step)
         else:
             reg_inc()
+            wait_prerequisites()
             acc = cuda.local.array(NACC, float32)
             rb = cuda.local.array(NRB, int32)
             top = cuda.local.array(1, int32)
@@ -214,7 +219,7 @@ def make_conv_resident(
                 raise_flag(top, flag)
                 t = int32(t + G * nctaid_x_again())
 
-    kernel = Kernel(name, conv, "mmhfhhwiiiii", NT, SMEM, min_blocks, (9, 0), True)
+    kernel = Kernel(name, conv, "mmhfhhwiiiii", NT, SMEM, min_blocks, (9, 0), True, True)
     return Conv(
         kernel,
         channels,

@@ -31,6 +31,7 @@ from .ptx import (
     float32,
     int32,
     int64,
+    launch_dependents,
     make_fill_bias,
     make_finish8,
     make_pin,
@@ -51,6 +52,7 @@ from .ptx import (
     udiv32,
     umod32,
     uniform32,
+    wait_prerequisites,
     wgmma_commit,
     wgmma_descriptor,
     wgmma_fence,
@@ -151,10 +153,12 @@ def make_conv_stream(
                 mbar_init(sm, EB + 4 * i, G4)
             fence_mbar_init()
         cuda.syncthreads()
+        launch_dependents()
         if tid >= NPROD:
             # The producer: one thread works, but setmaxnreg is for whole warpgroups.
             reg_dec()
             if tid == NPROD:
+                wait_prerequisites()
                 t = int32(cuda.blockIdx.x)
                 step = int32(cuda.gridDim.x)
                 bs = int32(0)
@@ -213,6 +217,7 @@ def make_conv_stream(
                     t = int32(t + step)
         else:
             reg_inc()
+            wait_prerequisites()
             acc = cuda.local.array(NACC, float32)
             rb = cuda.local.array(NRB, int32)
             top = cuda.local.array(1, int32)
@@ -317,7 +322,7 @@ def make_conv_stream(
                 raise_flag(top, flag)
                 t = int32(t + nctaid_x_again())
 
-    kernel = Kernel(name, conv, "mmhfhhwiiiii", NT, SMEM, 1, (9, 0), True)
+    kernel = Kernel(name, conv, "mmhfhhwiiiii", NT, SMEM, 1, (9, 0), True, True)
     return Conv(
         kernel,
         c_in,

@@ -1,7 +1,7 @@
 """Every inline-PTX intrinsic of the kernels, or its Python twin under the CUDA simulator.
 
 A port to another front end would touch this module's parts only: `ptx_asm` (how an instruction is emitted),
-`ptx_device` and `ptx_hopper` (the instructions), `ptx_sim` and `ptx_sim_hopper` (what they mean, in numpy).
+`ptx_device`, `ptx_hopper`, `ptx_split` and `ptx_lstm` (the instructions), `ptx_sim...` (what they mean, in numpy).
 """
 
 from __future__ import annotations
@@ -14,9 +14,13 @@ SIMULATOR = os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0")
 if SIMULATOR:
     from .ptx_sim import *  # noqa: F403
     from .ptx_sim_hopper import *  # noqa: F403
+    from .ptx_sim_lstm import *  # noqa: F403
+    from .ptx_sim_split import *  # noqa: F403
 else:
     from .ptx_device import *  # noqa: F403
     from .ptx_hopper import *  # noqa: F403
+    from .ptx_lstm import *  # noqa: F403
+    from .ptx_split import *  # noqa: F403
 
 
 def signed64(value: int) -> int:

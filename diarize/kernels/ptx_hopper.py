@@ -31,6 +31,11 @@ mbar_wait = mem_op(
     "r",
 )
 
+# Programmatic dependent launch: a kernel may start while the one before it ends. The first lets the next kernel start,
+# the second waits until the kernel before this one has completed and its results can be read.
+launch_dependents = ptx_op("launch_dependents", "griddepcontrol.launch_dependents;", memory=True)
+wait_prerequisites = ptx_op("wait_prerequisites", "griddepcontrol.wait;", memory=True)
+
 
 def make_setmaxnreg(count, increase):
     """Intrinsic that moves this warpgroup to `count` registers a thread."""
@@ -148,23 +153,29 @@ def make_wgmma_block(width, steps, row_bytes=128, fresh=False):
     return wgblock
 
 
-@intrinsic
-def roll_rows(typingctx, first, second, products, bias, out):
-    """One step down the rows: products (3 x 16) hold what an image row adds to the output rows before, at and after it.
+def make_roll_rows(channels):
+    """roll(first, second, products, bias, out): one step down the rows, n = channels / 2 values a row and thread.
 
-    out = first + products[0:16]; first = second + products[16:32]; second = bias + products[32:48]. `bias` has the
-    thread's eight channels.
+    products (3 n) hold what an image row adds to the output rows before, at and after it:
+    out = first + products[:n]; first = second + products[n:2n]; second = bias + products[2n:]. `bias` has the thread's
+    channels, eight of each group of 32.
     """
+    n = channels // 2
 
-    def codegen(context, builder, sig, args):
-        a, b, p, c, o = (LocalArray(context, builder, sig.args[i], args[i]) for i in range(5))
-        for i in range(16):
-            o.store(builder.fadd(a.load(i), p.load(i)), i)
-            a.store(builder.fadd(b.load(i), p.load(16 + i)), i)
-            b.store(builder.fadd(c.load((i // 4) * 2 + i % 2), p.load(32 + i)), i)
-        return context.get_dummy_value()
+    @intrinsic
+    def roll(typingctx, first, second, products, bias, out):
+        def codegen(context, builder, sig, args):
+            a, b, p, c, o = (LocalArray(context, builder, sig.args[i], args[i]) for i in range(5))
+            for i in range(n):
+                o.store(builder.fadd(a.load(i), p.load(i)), i)
+                a.store(builder.fadd(b.load(i), p.load(n + i)), i)
+                start = c.load((i // 16) * 8 + ((i % 16) // 4) * 2 + i % 2)
+                b.store(builder.fadd(start, p.load(2 * n + i)), i)
+            return context.get_dummy_value()
 
-    return types.void(first, second, products, bias, out), codegen
+        return types.void(first, second, products, bias, out), codegen
+
+    return roll
 
 
 __all__ = [name for name in dir() if not name.startswith("_")]

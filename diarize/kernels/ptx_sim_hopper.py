@@ -25,7 +25,7 @@ def wgmma_fence():
     pass
 
 
-wgmma_commit = fence_async = fence_mbar_init = wgmma_fence
+wgmma_commit = fence_async = fence_mbar_init = launch_dependents = wait_prerequisites = wgmma_fence
 
 
 def wgmma_wait0():
@@ -155,7 +155,14 @@ def make_wgmma_block(width, steps, row_bytes=128, fresh=False):
     return wgblock
 
 
-def roll_rows(first, second, products, bias, out):
-    a, b, p, o = ndarray(first), ndarray(second), ndarray(products), ndarray(out)
-    c = ndarray(bias)[(np.arange(16) // 4) * 2 + np.arange(16) % 2]
-    o[:16], a[:16], b[:16] = a[:16] + p[:16], b[:16] + p[16:32], c + p[32:48]
+def make_roll_rows(channels):
+    n = channels // 2
+    index = np.arange(n)
+    own = (index // 16) * 8 + ((index % 16) // 4) * 2 + index % 2
+
+    def roll(first, second, products, bias, out):
+        a, b, p, o = ndarray(first), ndarray(second), ndarray(products), ndarray(out)
+        start = ndarray(bias)[own]
+        o[:n], a[:n], b[:n] = a[:n] + p[:n], b[:n] + p[n : 2 * n], start + p[2 * n : 3 * n]
+
+    return roll

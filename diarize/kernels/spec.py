@@ -13,9 +13,9 @@ import numpy as np
 class Kernel:
     """One kernel in one configuration.
 
-    `name` spells the whole configuration. `arguments` has one letter an argument: h, f, w for pointers to float16,
-    float32 and int32, m for the address of a tensor map, i for an int32, s for a float32 scalar. `capability` is the
-    lowest compute capability; `architecture_specific` means that it runs on exactly that one (the 'a' targets).
+    `name` spells the whole configuration. `arguments` has one letter an argument: h, f, w, b for pointers to float16,
+    float32, int32 and bytes, m for the address of a tensor map, i for an int32, s for a float32 scalar. `capability`
+    is the lowest compute capability; `architecture_specific` means that it runs on exactly that one (the 'a' targets).
     `shared_bytes` is dynamic shared memory, `min_blocks` the blocks that must fit a multiprocessor. `fast_math` allows
     approximate division.
     """
@@ -28,6 +28,7 @@ class Kernel:
     min_blocks: int = 1
     capability: tuple[int, int] = (8, 0)
     architecture_specific: bool = False
+    early_start: bool = False
 
     def runs_on(self, capability: tuple[int, int]) -> bool:
         """Whether a device of this compute capability can run the kernel."""

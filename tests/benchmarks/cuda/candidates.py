@@ -11,6 +11,10 @@ def _resident(channels: int, **parameters: Any) -> Request:
     return Request("conv_resident:make_conv_resident", {"channels": channels, **parameters})
 
 
+def _roll(channels: int, **parameters: Any) -> Request:
+    return Request("conv_roll:make_conv_roll", {"channels": channels, **parameters})
+
+
 def _stream(channels: int, **parameters: Any) -> Request:
     return Request("conv_stream:make_conv_stream", {"c_in": channels, "c_out": channels, **parameters})
 
@@ -23,20 +27,22 @@ SAME = {
     "32 inner": [
         _resident(32, groups=4, rows=4, buffers=8),
         _resident(32, groups=4, rows=2, buffers=8),
-        _resident(32, groups=3, rows=4, buffers=8),
+        _roll(32, groups=3, buffers=8),
     ],
     "32 outer": [
         _resident(32, groups=4, rows=2, buffers=8, residual=True),
-        _resident(32, groups=3, rows=4, buffers=8, residual=True),
+        _roll(32, groups=3, buffers=8, residual=True),
     ],
     "64 inner": [
         _resident(64, groups=3, rows=2, buffers=4),
-        _resident(64, groups=2, rows=4, buffers=3),
         _resident(64, groups=4, rows=2, buffers=4),
+        _roll(64),
+        _roll(64, rows=20),
     ],
     "64 outer": [
         _resident(64, groups=3, rows=2, buffers=4, residual=True),
-        _resident(64, groups=4, rows=2, buffers=4, residual=True, early=False),
+        _roll(64, residual=True),
+        _roll(64, rows=20, residual=True),
     ],
     "128 inner": [
         _stream(128, groups=4, stages=6),

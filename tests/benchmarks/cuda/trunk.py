@@ -407,7 +407,8 @@ def time_trunk(bench: Bench, kernels: ResNet34Kernels, batches: list[int], detai
         put(bench, plan.slot_window, np.arange(slots) * windows // slots)
         samples = bench.seconds(plan.run, inner=1, replays=30)
         median = statistics.median(samples)
-        bench.record(kind="trunk", windows=windows, samples=samples, per_second=windows / median)
+        early = kernels.early_start
+        bench.record(kind="trunk", windows=windows, samples=samples, per_second=windows / median, early_start=early)
         if windows in detail:
             for name, launch, _ in plan.steps:
                 bench.record(kind="layer", windows=windows, layer=name, samples=bench.seconds(launch, 5, 10))
@@ -451,6 +452,8 @@ def main() -> None:
         check_trunk(bench, kernels, layers)
     if "trunk" in parts:
         time_trunk(bench, kernels, batches, [batches[0], batches[-1]])
+        plain = ResNet34Kernels(bench.gpu, bench.memory, layers, choice, early_start=False)
+        time_trunk(bench, plain, batches, [])
     if "candidates" in parts:
         time_candidates(bench, kernels, [int(v) for v in options.candidate_batches.split(",")], roles)
     (options.out / "trunk.json").write_text(json.dumps(bench.rows, indent=1))
