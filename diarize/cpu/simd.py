@@ -28,6 +28,8 @@ def _lanes_and_registers() -> tuple[int, int]:
 
 
 LANES, REGISTERS = _lanes_and_registers()
+# Without the instruction LLVM would call the C library for every lane, a hundred times slower than two roundings.
+HAS_FMA = REGISTERS == 32 or LANES == 8
 
 # Constraint letter of a vector register in inline assembly.
 _VECTOR_REGISTER = "w" if "aarch64" in llvm.get_default_triple() else "v" if LANES == 16 else "x"
@@ -90,8 +92,8 @@ class Emitter:
         self.builder.call(function, [address, I32(int(write)), I32(2), I32(1)])
 
     def fma(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
-        """a * b + c, rounded once."""
-        return self._call("llvm.fma", a, b, c)
+        """a * b + c, rounded once where the processor can."""
+        return self._call("llvm.fma" if HAS_FMA else "llvm.fmuladd", a, b, c)
 
     def maximum(self, a: ir.Value, b: ir.Value) -> ir.Value:
         """The larger of a and b, lane by lane; b where either is NaN (one instruction on x86)."""
