@@ -10,6 +10,7 @@ import numpy as np
 from ..backend.base import BoundLayer, Buffer
 from ..layers import Layer
 from . import campplus_head, tdnn
+from .campplus_strassen import TILE_SIZE, pack_products
 from .gemm import PANEL, TILE_ROWS, pack_weight, pad_bias
 
 _CONTEXT_ARRAYS = (("means", tdnn.BOTTLENECK), ("middle", tdnn.CONTEXT), ("gates", tdnn.GROWTH))
@@ -26,11 +27,6 @@ class _Scratch(threading.local):
         if array is None or array.shape != shape:
             array = self._arrays[name] = np.zeros(shape, np.float32)
         return array
-
-
-def _tiles(spans: np.ndarray) -> int:
-    """Register tiles that cover every span from FIRST_ROW on."""
-    return -(-(int(spans[-1].sum()) - tdnn.FIRST_ROW) // TILE_ROWS)
 
 
 def prepare_head(layer: Layer) -> BoundLayer:
@@ -81,7 +77,7 @@ def prepare_tdnn(layer: Layer) -> BoundLayer:
 
     def run(inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
         x, spans = inputs
-        tdnn.head_conv(x.ravel(), _tiles(spans), packed, bias, outputs[0])
+        tdnn.head_conv(x.ravel(), spans, packed, bias, outputs[0])
 
     return run
 
@@ -101,8 +97,8 @@ def prepare_block(layer: Layer) -> BoundLayer:
         # A sequence has at least one part; with free rows around it takes three rows or more.
         parts = (x.shape[0] // 3 // TILE_ROWS + 1) * TILE_ROWS
         tdnn.dense_block(
-            x, channels, dilation, layers, spans, _tiles(spans), scale, shift, packed,
-            scratch.get("rows", tdnn.BLOCK_TILES * TILE_ROWS, tdnn.ROW_DISTANCE),
+            x, channels, dilation, layers, spans, scale, shift, packed,
+            scratch.get("pairs", tdnn.BLOCK_TILES * TILE_SIZE),
             scratch.get("hidden", x.shape[0], tdnn.BOTTLENECK),
             *(scratch.get(name, parts, width) for name, width in _CONTEXT_ARRAYS),
         )  # fmt: skip
@@ -114,7 +110,7 @@ def pack_dense_layer(layer: Layer, prefix: str) -> np.ndarray:
     part = {name.removeprefix(prefix): array for name, array in layer.weights.items() if name.startswith(prefix)}
     taps = part["local"].transpose(0, 2, 1).reshape(tdnn.GROWTH, -1)
     arrays = (
-        pack_weight(part["linear"]), part["linear_bias"], pack_weight(taps),
+        pack_products(part["linear"]), part["linear_bias"], pack_weight(taps),
         pack_weight(part["context1"]), part["context1_bias"], pack_weight(part["context2"]), part["context2_bias"],
     )  # fmt: skip
     return np.concatenate([array.ravel() for array in arrays])
@@ -124,15 +120,15 @@ def prepare_transit(layer: Layer) -> BoundLayer:
     """Batch norm, ReLU and a 1x1 convolution between blocks; see `Op.CAM_TRANSIT`."""
     weight, scale, shift = layer.weights["weight"], layer.weights["scale"], layer.weights["shift"]
     channels = weight.shape[1]
-    packed = pack_weight(weight)
+    packed = pack_products(weight)
     bias = pad_bias(layer.weights.get("bias"), weight.shape[0])
     rectify = layer.params["activation"] == "relu"
     scratch = _Scratch()
 
     def run(inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
         x, spans = inputs
-        rows = scratch.get("rows", tdnn.BLOCK_TILES * TILE_ROWS, tdnn.ROW_DISTANCE)
-        tdnn.transit(x, channels, scale, shift, _tiles(spans), packed, bias, rectify, rows, outputs[0])
+        rows = scratch.get("pairs", tdnn.BLOCK_TILES * TILE_SIZE)
+        tdnn.transit(x, channels, scale, shift, spans, packed, bias, rectify, rows, outputs[0])
 
     return run
 

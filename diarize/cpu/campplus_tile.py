@@ -16,8 +16,6 @@ from numba.extending import intrinsic
 from .gemm import PANEL, TILE_ROWS, VECTORS
 from .simd import F32, I64, LANES, CountedLoop, Emitter, data_pointer
 
-NORMALISED_ROWS = 2
-
 
 def make_fixed_tile(row_distance: int, activation: str, taps: int = 1) -> Any:
     """Intrinsic (a, a_offset, tap_distance, b, b_offset, inner, bias, bias_offset, out, out_offset, out_stride).
@@ -50,7 +48,7 @@ def make_fixed_tile(row_distance: int, activation: str, taps: int = 1) -> Any:
 
 def _tile_function(module: ir.Module, name: str, row_distance: int, activation: str, taps: int) -> ir.Function:
     pointer = F32.as_pointer()
-    function = _own_function(module, name, [pointer, I64, pointer, I64, pointer, pointer, I64])
+    function = own_function(module, name, [pointer, I64, pointer, I64, pointer, pointer, I64])
     if function.blocks:
         return function
     builder = ir.IRBuilder(function.append_basic_block())
@@ -74,46 +72,6 @@ def _tile_function(module: ir.Module, name: str, row_distance: int, activation: 
         row = emit.address(out, builder.mul(out_stride, ir.Constant(I64, i)))
         for j in range(VECTORS):
             emit.store(emit.activate(sums[i * VECTORS + j], activation), row, j * LANES)
-    builder.ret_void()
-    return function
-
-
-@intrinsic
-def normalise_rows(typingctx, x, x_offset, x_stride, scale, scale_offset, shift, vectors, out, out_offset, out_stride):  # type: ignore[no-untyped-def]
-    """relu(scale * x + shift) of NORMALISED_ROWS rows of `vectors` x LANES channels; shift lies at scale's offset."""
-    long = types.int64
-    signature = types.void(x, long, long, scale, long, shift, long, out, long, long)
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        emit = Emitter(builder)
-        x_start, scale_start, shift_start, out_start = (
-            emit.address(data_pointer(context, builder, signature.args[i], args[i]), args[j])
-            for i, j in ((0, 1), (3, 4), (5, 4), (7, 8))
-        )
-        arguments = [x_start, args[2], scale_start, shift_start, args[6], out_start, args[9]]
-        builder.call(_normalise_function(builder.module), arguments)
-        return context.get_dummy_value()
-
-    return signature, codegen
-
-
-def _normalise_function(module: ir.Module) -> ir.Function:
-    pointer = F32.as_pointer()
-    function = _own_function(module, "diarize_normalise", [pointer, I64, pointer, pointer, I64, pointer, I64])
-    if function.blocks:
-        return function
-    builder = ir.IRBuilder(function.append_basic_block())
-    emit = Emitter(builder)
-    x, x_stride, scale, shift, vectors, out, out_stride = function.args
-    loop = CountedLoop(builder, vectors, [])
-    at = builder.mul(loop.index, ir.Constant(I64, LANES))
-    factor, summand = emit.load(scale, at), emit.load(shift, at)
-    for i in range(NORMALISED_ROWS):
-        row = ir.Constant(I64, i)
-        source = emit.address(emit.address(x, builder.mul(x_stride, row)), at)
-        target = emit.address(emit.address(out, builder.mul(out_stride, row)), at)
-        emit.store(emit.activate(emit.fma(emit.load(source), factor, summand), "relu"), target)
-    loop.end([])
     builder.ret_void()
     return function
 
@@ -145,7 +103,7 @@ def make_row_sum(channels: int) -> Any:
 
 def _row_sum_function(module: ir.Module, name: str, channels: int) -> ir.Function:
     pointer = F32.as_pointer()
-    function = _own_function(module, name, [pointer, I64, pointer])
+    function = own_function(module, name, [pointer, I64, pointer])
     if function.blocks:
         return function
     builder = ir.IRBuilder(function.append_basic_block())
@@ -163,7 +121,7 @@ def _row_sum_function(module: ir.Module, name: str, channels: int) -> ir.Functio
     return function
 
 
-def _own_function(module: ir.Module, name: str, arguments: list[ir.Type]) -> ir.Function:
+def own_function(module: ir.Module, name: str, arguments: list[ir.Type]) -> ir.Function:
     """The module's function of that name, never inlined; it has no blocks yet when it is new."""
     function = cgutils.get_or_insert_function(module, ir.FunctionType(ir.VoidType(), arguments), name)
     function.linkage = "internal"

@@ -15,9 +15,9 @@ import math
 import numpy as np
 from numba import njit
 
-from .campplus_tile import NORMALISED_ROWS, make_fixed_tile, make_row_sum, normalise_rows
+from .campplus_strassen import HALF_DISTANCE, PRODUCTS, TILE_PAIRS, TILE_SIZE, make_pair_tile, normalise_pair
+from .campplus_tile import make_fixed_tile, make_row_sum
 from .gemm import PANEL, TILE_ROWS
-from .simd import LANES
 
 BOTTLENECK = 128
 GROWTH = 32
@@ -25,14 +25,13 @@ CONTEXT = 64
 CONTEXT_ROWS = 100
 TAPS = 3
 HEAD_COLUMNS = 320
-# Normalised rows lie this far apart: 1024 channels and a little, as rows 4 KB apart would share a few cache sets.
-ROW_DISTANCE = 1040
 FIRST_ROW = 2
-# Rows that are normalised together and then meet every panel of the weights: 390 KB, within a second-level cache.
-BLOCK_TILES = 8
+# Tiles of row pairs that are normalised together and then meet every panel of the weights: 350 KB, which leaves room
+# for a panel in a second-level cache.
+BLOCK_TILES = 2
 
-_tile_none = make_fixed_tile(ROW_DISTANCE, "none")
-_tile_relu = make_fixed_tile(ROW_DISTANCE, "relu")
+_pair_none = make_pair_tile("none")
+_pair_relu = make_pair_tile("relu")
 _tile_head = make_fixed_tile(2 * HEAD_COLUMNS, "relu")
 _tile_taps = make_fixed_tile(BOTTLENECK, "none", TAPS)
 _tile_context1 = make_fixed_tile(BOTTLENECK, "relu")
@@ -41,23 +40,32 @@ _row_sum = make_row_sum(BOTTLENECK)
 
 
 @njit(cache=True, nogil=True)
-def _normalise_rows(x, row, count, channels, scale, shift, at, scratch):  # type: ignore[no-untyped-def]
-    """relu(scale * x + shift) of `count` rows, first `channels` columns, into scratch (>= count, ROW_DISTANCE)."""
+def _normalise(x, row, tiles, channels, scale, shift, at, scratch):  # type: ignore[no-untyped-def]
+    """Factors of relu(scale * x + shift) for `tiles` tiles of row pairs, first `channels` columns of x."""
     width = x.shape[1]
-    for i in range(0, count, NORMALISED_ROWS):
-        normalise_rows(
-            x, (row + i) * width, width, scale, at, shift, channels // LANES, scratch, i * ROW_DISTANCE, ROW_DISTANCE
-        )
+    for tile in range(tiles):
+        for pair in range(TILE_PAIRS):
+            source = (row + 2 * (tile * TILE_PAIRS + pair)) * width
+            target = tile * TILE_SIZE + pair * HALF_DISTANCE
+            normalise_pair(x, source, width, scale, at, shift, channels // 2, scratch, target)
 
 
 @njit(cache=True, nogil=True)
-def head_conv(x, num_tiles, packed, bias, out):  # type: ignore[no-untyped-def]
+def _num_tiles(spans, rows):  # type: ignore[no-untyped-def]
+    """Tiles of `rows` rows from FIRST_ROW to the end of the last span."""
+    last = spans.shape[0] - 1
+    return -(-(spans[last, 0] + spans[last, 1] - FIRST_ROW) // rows)
+
+
+@njit(cache=True, nogil=True)
+def head_conv(x, spans, packed, bias, out):  # type: ignore[no-untyped-def]
     """Convolution over time with five taps and stride 2, then ReLU.
 
     x (columns, HEAD_COLUMNS) flat; packed (num_panels, 5 * HEAD_COLUMNS, PANEL); out (rows, >= num_panels * PANEL), of
-    which the rows FIRST_ROW .. FIRST_ROW + num_tiles * TILE_ROWS - 1 are written.
+    which the rows from FIRST_ROW to the last sequence's end are written.
     """
     width, inner = out.shape[1], packed.shape[1]
+    num_tiles = _num_tiles(spans, TILE_ROWS)
     for panel in range(packed.shape[0]):
         for tile in range(num_tiles):
             row = FIRST_ROW + tile * TILE_ROWS
@@ -69,21 +77,25 @@ def head_conv(x, num_tiles, packed, bias, out):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def transit(x, channels, scale, shift, num_tiles, packed, bias, rectify, scratch, out):  # type: ignore[no-untyped-def]
-    """Batch norm, ReLU and a 1x1 convolution; with `rectify` a ReLU on its output too."""
-    width = out.shape[1]
+def transit(x, channels, scale, shift, spans, packed, bias, rectify, scratch, out):  # type: ignore[no-untyped-def]
+    """Batch norm, ReLU and a 1x1 convolution; with `rectify` a ReLU on its output too.
+
+    packed as from `pack_products`; scratch BLOCK_TILES * TILE_SIZE floats; out (rows, >= C_out).
+    """
+    width, half, side = out.shape[1], channels // 2, packed.shape[0] * PANEL
+    num_tiles = _num_tiles(spans, 2 * TILE_PAIRS)
     for block in range(0, num_tiles, BLOCK_TILES):
         tiles = min(BLOCK_TILES, num_tiles - block)
-        row = FIRST_ROW + block * TILE_ROWS
-        _normalise_rows(x, row, tiles * TILE_ROWS, channels, scale, shift, 0, scratch)
+        row = FIRST_ROW + block * 2 * TILE_PAIRS
+        _normalise(x, row, tiles, channels, scale, shift, 0, scratch)
         for panel in range(packed.shape[0]):
-            start, column = panel * channels * PANEL, panel * PANEL
+            start, column = panel * PRODUCTS * half * PANEL, panel * PANEL
             for tile in range(tiles):
-                source, at = tile * TILE_ROWS * ROW_DISTANCE, (row + tile * TILE_ROWS) * width + column
+                source, at = tile * TILE_SIZE, (row + tile * 2 * TILE_PAIRS) * width + column
                 if rectify:
-                    _tile_relu(scratch, source, 0, packed, start, channels, bias, column, out, at, width)
+                    _pair_relu(scratch, source, packed, start, half, bias, column, side, out, at, width)
                 else:
-                    _tile_none(scratch, source, 0, packed, start, channels, bias, column, out, at, width)
+                    _pair_none(scratch, source, packed, start, half, bias, column, side, out, at, width)
 
 
 @njit(cache=True, nogil=True)
@@ -135,32 +147,33 @@ def _context_gates(means, count, weights, at, middle, gates):  # type: ignore[no
 
 
 @njit(cache=True, nogil=True)
-def dense_block(
-    x, channels, dilation, layers, spans, num_tiles, scale, shift, weights, scratch, hidden, means, middle, gates
-):  # type: ignore[no-untyped-def]
+def dense_block(x, channels, dilation, layers, spans, scale, shift, weights, scratch, hidden, means, middle, gates):  # type: ignore[no-untyped-def]
     """Every layer of a dense block, in place: layer l reads the first channels + 32 l columns of x and adds 32.
 
     x (rows, width); spans (N, 2) int64 first row and length; scale, shift: those of all layers in a row; weights: as
-    `pack_dense_layer` in campplus.py makes them, in a row; scratch (BLOCK_TILES * TILE_ROWS, ROW_DISTANCE); hidden
+    `pack_dense_layer` in campplus.py makes them, in a row; scratch BLOCK_TILES * TILE_SIZE floats; hidden
     (rows, BOTTLENECK); means, middle, gates (>= parts in whole tiles; BOTTLENECK, CONTEXT, GROWTH).
-    Rows FIRST_ROW .. FIRST_ROW + num_tiles * TILE_ROWS - 1 are worked on.
     """
     width = x.shape[1]
     zeros = np.zeros(PANEL, np.float32)
+    num_tiles, pair_tiles = _num_tiles(spans, TILE_ROWS), _num_tiles(spans, 2 * TILE_PAIRS)
     norm_at, at = 0, 0
+    _clear_partners(x, 0, channels, spans)
     for _ in range(layers):
-        bias1 = at + BOTTLENECK * channels
+        half = channels // 2
+        bias1 = at + PRODUCTS * half * BOTTLENECK // 2
         local = bias1 + BOTTLENECK
         context = local + TAPS * BOTTLENECK * GROWTH
-        for block in range(0, num_tiles, BLOCK_TILES):
-            tiles = min(BLOCK_TILES, num_tiles - block)
-            row = FIRST_ROW + block * TILE_ROWS
-            _normalise_rows(x, row, tiles * TILE_ROWS, channels, scale, shift, norm_at, scratch)
-            for column in range(0, BOTTLENECK, PANEL):
+        for block in range(0, pair_tiles, BLOCK_TILES):
+            tiles = min(BLOCK_TILES, pair_tiles - block)
+            row = FIRST_ROW + block * 2 * TILE_PAIRS
+            _normalise(x, row, tiles, channels, scale, shift, norm_at, scratch)
+            for column in range(0, BOTTLENECK // 2, PANEL):
                 for tile in range(tiles):
-                    _tile_relu(
-                        scratch, tile * TILE_ROWS * ROW_DISTANCE, 0, weights, at + column * channels, channels,
-                        weights, bias1 + column, hidden, (row + tile * TILE_ROWS) * BOTTLENECK + column, BOTTLENECK,
+                    _pair_relu(
+                        scratch, tile * TILE_SIZE, weights, at + column * PRODUCTS * half, half,
+                        weights, bias1 + column, BOTTLENECK // 2,
+                        hidden, (row + tile * 2 * TILE_PAIRS) * BOTTLENECK + column, BOTTLENECK,
                     )  # fmt: skip
         _clear_free_rows(hidden, spans)
         for tile in range(num_tiles):
@@ -180,9 +193,18 @@ def dense_block(
                 for o in range(GROWTH):
                     x[first + row, channels + o] *= gates[part + row // CONTEXT_ROWS, o]
             part += -(-length // CONTEXT_ROWS)
+        _clear_partners(x, channels, GROWTH, spans)
         norm_at += channels
         at = context + BOTTLENECK * CONTEXT + CONTEXT + CONTEXT * GROWTH + GROWTH
         channels += GROWTH
+
+
+@njit(cache=True, nogil=True)
+def _clear_partners(x, column, count, spans):  # type: ignore[no-untyped-def]
+    """Zero `count` columns of the free row that makes a pair with the last row of a sequence of odd length."""
+    for item in range(spans.shape[0]):
+        if spans[item, 1] % 2:
+            x[spans[item, 0] + spans[item, 1], column : column + count] = 0.0
 
 
 @njit(cache=True, nogil=True)
