@@ -2,7 +2,8 @@
 
 `out = activate(rows @ weight.T + bias)`. The weight is packed once into panels of PANEL columns, so that one row of a
 panel is a few vectors; a tile of TILE_ROWS rows x PANEL columns stays in registers over the whole inner dimension.
-Each output element is one chain of fused multiply-adds over the inner index from 0 up, whatever tile it falls in.
+Each output element is one chain of fused multiply-adds over the inner index from 0 up, whatever tile it falls in; so
+the last tile may overlap the one before it and write the same values again, which is faster than single rows.
 """
 
 from __future__ import annotations
@@ -115,19 +116,19 @@ def gemm_none(rows: np.ndarray, packed: np.ndarray, bias: np.ndarray, out: np.nd
     count, inner = rows.shape
     width = out.shape[1]
     block = row_block(inner)
+    step = TILE_ROWS if count >= TILE_ROWS else 1
     for first in range(0, count, block):
         end = min(first + block, count)
         for panel in range(packed.shape[0]):
             start, column = panel * inner * PANEL, panel * PANEL
-            row = first
-            while row + TILE_ROWS <= end:
-                at = row * width + column
-                _full_none(rows, row * inner, inner, packed, start, inner, bias, column, out, at, width)
-                row += TILE_ROWS
-            while row < end:
-                at = row * width + column
-                _single_none(rows, row * inner, inner, packed, start, inner, bias, column, out, at, width)
-                row += 1
+            for row in range(first, end, step):
+                if step == 1:
+                    at = row * width + column
+                    _single_none(rows, row * inner, inner, packed, start, inner, bias, column, out, at, width)
+                else:
+                    row = min(row, count - TILE_ROWS)
+                    at = row * width + column
+                    _full_none(rows, row * inner, inner, packed, start, inner, bias, column, out, at, width)
 
 
 @njit(cache=True, nogil=True)
@@ -136,19 +137,19 @@ def gemm_relu(rows: np.ndarray, packed: np.ndarray, bias: np.ndarray, out: np.nd
     count, inner = rows.shape
     width = out.shape[1]
     block = row_block(inner)
+    step = TILE_ROWS if count >= TILE_ROWS else 1
     for first in range(0, count, block):
         end = min(first + block, count)
         for panel in range(packed.shape[0]):
             start, column = panel * inner * PANEL, panel * PANEL
-            row = first
-            while row + TILE_ROWS <= end:
-                at = row * width + column
-                _full_relu(rows, row * inner, inner, packed, start, inner, bias, column, out, at, width)
-                row += TILE_ROWS
-            while row < end:
-                at = row * width + column
-                _single_relu(rows, row * inner, inner, packed, start, inner, bias, column, out, at, width)
-                row += 1
+            for row in range(first, end, step):
+                if step == 1:
+                    at = row * width + column
+                    _single_relu(rows, row * inner, inner, packed, start, inner, bias, column, out, at, width)
+                else:
+                    row = min(row, count - TILE_ROWS)
+                    at = row * width + column
+                    _full_relu(rows, row * inner, inner, packed, start, inner, bias, column, out, at, width)
 
 
 @njit(cache=True, nogil=True)
@@ -157,19 +158,19 @@ def gemm_leaky(rows: np.ndarray, packed: np.ndarray, bias: np.ndarray, out: np.n
     count, inner = rows.shape
     width = out.shape[1]
     block = row_block(inner)
+    step = TILE_ROWS if count >= TILE_ROWS else 1
     for first in range(0, count, block):
         end = min(first + block, count)
         for panel in range(packed.shape[0]):
             start, column = panel * inner * PANEL, panel * PANEL
-            row = first
-            while row + TILE_ROWS <= end:
-                at = row * width + column
-                _full_leaky(rows, row * inner, inner, packed, start, inner, bias, column, out, at, width)
-                row += TILE_ROWS
-            while row < end:
-                at = row * width + column
-                _single_leaky(rows, row * inner, inner, packed, start, inner, bias, column, out, at, width)
-                row += 1
+            for row in range(first, end, step):
+                if step == 1:
+                    at = row * width + column
+                    _single_leaky(rows, row * inner, inner, packed, start, inner, bias, column, out, at, width)
+                else:
+                    row = min(row, count - TILE_ROWS)
+                    at = row * width + column
+                    _full_leaky(rows, row * inner, inner, packed, start, inner, bias, column, out, at, width)
 
 
 _GEMMS = {"none": gemm_none, "relu": gemm_relu, "leaky": gemm_leaky}

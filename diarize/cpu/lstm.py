@@ -24,6 +24,7 @@ from .simd import I64, LANES, REGISTERS, CountedLoop, Emitter, data_pointer
 
 GATES = 4
 TILE_ROWS = 6 if REGISTERS == 32 else 2
+HALF_ROWS = TILE_ROWS // 2
 # Rows of the input product at a time: its gates, 512 floats a row, should stay in the second-level cache.
 BLOCK_ROWS = 96
 
@@ -32,10 +33,11 @@ def make_step(tile_rows: int) -> Any:
     """Intrinsic for one time step of tile_rows items and LANES hidden units.
 
     Arguments (gates, gates_offset, gates_stride, state, state_offset, state_stride, weights, weights_offset, hidden,
-    cell, cell_offset, out, out_offset, out_stride): item i starts from the GATES vectors at
+    cell, cell_offset, new_cell, out, out_offset, out_stride): item i starts from the GATES vectors at
     gates_offset + i * gates_stride, reads `hidden` floats of the last state at state_offset + i * state_stride and the
-    weights (hidden, GATES, LANES) at weights_offset, updates its cell at cell_offset + i * hidden and writes LANES
-    floats at out_offset + i * out_stride.
+    weights (hidden, GATES, LANES) at weights_offset, takes its cell at cell_offset + i * hidden, writes it to the same
+    place of new_cell and LANES floats at out_offset + i * out_stride. Nothing that is read is written, so an item may
+    be computed twice.
     """
 
     @intrinsic
@@ -52,12 +54,15 @@ def make_step(tile_rows: int) -> Any:
         hidden,
         cell,
         cell_offset,
+        new_cell,
         out,
         out_offset,
         out_stride,
     ):
         long = types.int64
-        signature = types.void(gates, long, long, state, long, long, weights, long, long, cell, long, out, long, long)
+        signature = types.void(
+            gates, long, long, state, long, long, weights, long, long, cell, long, new_cell, out, long, long
+        )
 
         def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
             emit = Emitter(builder)
@@ -68,7 +73,7 @@ def make_step(tile_rows: int) -> Any:
 
             hidden = args[8]
             gates_of, state_of = rows(0, 1, args[2]), rows(3, 4, args[5])
-            cell_of, out_of = rows(9, 10, hidden), rows(11, 12, args[13])
+            cell_of, new_cell_of, out_of = rows(9, 10, hidden), rows(11, 10, hidden), rows(12, 13, args[14])
             weights_start = emit.address(data_pointer(context, builder, signature.args[6], args[6]), args[7])
             loop = CountedLoop(
                 builder, hidden, [emit.load(gates_of[i], j * LANES) for i in range(tile_rows) for j in range(GATES)]
@@ -82,7 +87,7 @@ def make_step(tile_rows: int) -> Any:
             loop.end(sums)
             for i in range(tile_rows):
                 cell, state = emit_cell(emit, *loop.values[i * GATES : (i + 1) * GATES], emit.load(cell_of[i]))
-                emit.store(cell, cell_of[i])
+                emit.store(cell, new_cell_of[i])
                 emit.store(state, out_of[i])
             return context.get_dummy_value()
 
@@ -91,7 +96,7 @@ def make_step(tile_rows: int) -> Any:
     return step
 
 
-_full_step, _single_step = make_step(TILE_ROWS), make_step(1)
+_full_step, _half_step, _single_step = make_step(TILE_ROWS), make_step(HALF_ROWS), make_step(1)
 
 
 @njit(cache=True, nogil=True)
@@ -116,7 +121,7 @@ def lstm_direction(
     steps = x.shape[0] // batch
     block = max(1, BLOCK_ROWS // batch)
     gates = np.empty((block * batch, wide), np.float32)
-    cell = np.zeros((batch, hidden), np.float32)
+    cell, new_cell = np.zeros((batch, hidden), np.float32), np.empty((batch, hidden), np.float32)
     state, state_at, state_stride = np.zeros((batch, hidden), np.float32), 0, hidden
     for done in range(0, steps, block):
         count = min(block, steps - done)
@@ -131,18 +136,27 @@ def lstm_direction(
                 weight = unit * hidden * GATES * LANES
                 item = 0
                 while item < batch:
-                    a, b = gate + item * wide, state_at + item * state_stride
-                    c, d = item * hidden + unit * LANES, out_at + item * out_stride + unit * LANES
-                    if item + TILE_ROWS <= batch:
-                        _full_step(
-                            gates, a, wide, state, b, state_stride, weights, weight, hidden, cell, c, out, d, out_stride
-                        )
-                        item += TILE_ROWS
+                    left = batch - item
+                    if left > HALF_ROWS and batch >= TILE_ROWS:
+                        rows = TILE_ROWS
                     else:
-                        _single_step(
-                            gates, a, wide, state, b, state_stride, weights, weight, hidden, cell, c, out, d, out_stride
-                        )
-                        item += 1
+                        rows = HALF_ROWS if batch >= HALF_ROWS else 1
+                    item = min(item, batch - rows)
+                    tile = (
+                        gates, gate + item * wide, wide,
+                        state, state_at + item * state_stride, state_stride,
+                        weights, weight, hidden,
+                        cell, item * hidden + unit * LANES, new_cell,
+                        out, out_at + item * out_stride + unit * LANES, out_stride,
+                    )  # fmt: skip
+                    if rows == TILE_ROWS:
+                        _full_step(*tile)
+                    elif rows == HALF_ROWS:
+                        _half_step(*tile)
+                    else:
+                        _single_step(*tile)
+                    item += rows
+            cell, new_cell = new_cell, cell
             # From the second step on, the last state is what the last step wrote.
             state, state_at, state_stride = out, out_at, out_stride
 

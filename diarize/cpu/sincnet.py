@@ -44,34 +44,32 @@ def sinc_filter(
     tile = np.empty((2 * TILE_ROWS, width), np.float32)
     # Samples in reverse, so that those before the centre are read forwards, as vectors.
     mirrored, last = samples[::-1].copy(), samples.size - 1
-    for first in range(0, positions, TILE_ROWS):
-        rows = min(TILE_ROWS, positions - first)
+    rows = TILE_ROWS if positions >= TILE_ROWS else 1
+    for start in range(0, positions, rows):
+        # The last tile may overlap the one before it: it writes the same values again.
+        first = min(start, positions - rows)
         for row in range(rows):
             centre = (first + row) * stride + half
             middle = samples[centre]
-            after, before = (
-                samples[centre + 1 : centre + 1 + half],
-                mirrored[last - centre + 1 : last - centre + 1 + half],
-            )
+            after = samples[centre + 1 : centre + 1 + half]
+            before = mirrored[last - centre + 1 : last - centre + 1 + half]
             for k in range(half):
                 sums[row, k] = (after[k] - middle) + (before[k] - middle)
                 differences[row, k] = after[k] - before[k]
         for panel in range(panels):
             weight, at = panel * half * PANEL, panel * PANEL
+            odd_at = rows * width + at
             if rows == TILE_ROWS:
                 _full_filter(sums, 0, half, even, weight, half, zeros, at, tile, at, width)
-                _full_filter(differences, 0, half, odd, weight, half, zeros, at, tile, TILE_ROWS * width + at, width)
+                _full_filter(differences, 0, half, odd, weight, half, zeros, at, tile, odd_at, width)
             else:
-                for row in range(rows):
-                    source, target = row * half, row * width + at
-                    _single_filter(sums, source, half, even, weight, half, zeros, at, tile, target, width)
-                    target += TILE_ROWS * width
-                    _single_filter(differences, source, half, odd, weight, half, zeros, at, tile, target, width)
+                _single_filter(sums, 0, half, even, weight, half, zeros, at, tile, at, width)
+                _single_filter(differences, 0, half, odd, weight, half, zeros, at, tile, odd_at, width)
         for row in range(rows):
             for c in range(num_filters):
                 out[first + row, c] = tile[row, c]
             for c in range(num_filters):
-                out[first + row, num_filters + c] = tile[TILE_ROWS + row, c]
+                out[first + row, num_filters + c] = tile[rows + row, c]
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
@@ -127,18 +125,17 @@ def convolve_pool(x: np.ndarray, packed: np.ndarray, bias: np.ndarray, out: np.n
     """
     c_in, inner = x.shape[1], packed.shape[1]
     times, width = out.shape
-    tile = _POOL_ROWS // POOL
+    # The last tile may overlap the one before it: it writes the same values again.
+    tile = _POOL_ROWS // POOL if times * POOL >= _POOL_ROWS else 1
     for panel in range(packed.shape[0]):
         weight, column = panel * inner * PANEL, panel * PANEL
-        t = 0
-        while t < times:
+        for start in range(0, times, tile):
+            t = min(start, times - tile)
             source, target = POOL * t * c_in, t * width + column
-            if t + tile <= times:
-                _full_pool(x, source, c_in, packed, weight, inner, bias, column, out, target, width)
-                t += tile
-            else:
+            if tile == 1:
                 _single_pool(x, source, c_in, packed, weight, inner, bias, column, out, target, width)
-                t += 1
+            else:
+                _full_pool(x, source, c_in, packed, weight, inner, bias, column, out, target, width)
 
 
 def prepare_sinc(layer: Layer) -> BoundLayer:
