@@ -74,7 +74,7 @@ def run(
     verbose: _options.Verbose = 0,
     quiet: _options.Quiet = 0,
 ) -> None:
-    """Find out who spoke when, and write it as RTTM or in another format.
+    """Find out who spoke when in recordings.
 
     A recording that cannot be read is reported in one line and the others go on; the exit code is then 1.
     """
