@@ -17,10 +17,16 @@ _CONTEXT_ARRAYS = (("means", tdnn.BOTTLENECK), ("middle", tdnn.CONTEXT), ("gates
 
 
 class _Scratch(threading.local):
-    """Zeroed arrays of the calling thread, kept from call to call and made anew when the size changes."""
+    """Arrays of the calling thread, zeroed when they are made and kept from call to call."""
 
     def __init__(self) -> None:
         self._arrays: dict[str, np.ndarray] = {}
+        self._largest = 0
+
+    def largest(self, size: int) -> int:
+        """The largest size that this thread has asked for: arrays made for it serve every smaller one."""
+        self._largest = max(self._largest, size)
+        return self._largest
 
     def get(self, name: str, *shape: int) -> np.ndarray:
         array = self._arrays.get(name)
@@ -42,10 +48,11 @@ def prepare_head(layer: Layer) -> BoundLayer:
 
     def run(inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
         features, spans = inputs
-        columns, mels = features.shape
+        count, mels = features.shape
+        columns = scratch.largest(count)
         groups = -(-(int(spans[-1].sum()) - campplus_head.FIRST_COLUMN) // campplus_head.GROUP)
         mel = scratch.get("mel", mels + 2, columns)
-        mel[1:-1] = features.T
+        mel[1:-1, :count] = features.T
         first = [scratch.get(name, (mels // 2 + 2) * columns * 32) for name in "ab"]
         second = [scratch.get(name, (mels // 4 + 2) * columns * 32) for name in "cd"]
         campplus_head.head(

@@ -209,11 +209,12 @@ def _clear_partners(x, column, count, spans):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _clear_free_rows(hidden, spans):  # type: ignore[no-untyped-def]
+    """Zero what the taps reach beyond the sequences: FIRST_ROW rows before the first, between and after the last."""
     free = 0
     for item in range(spans.shape[0]):
         hidden[free : spans[item, 0]] = 0.0
         free = spans[item, 0] + spans[item, 1]
-    hidden[free:] = 0.0
+    hidden[free : free + FIRST_ROW] = 0.0
 
 
 @njit(cache=True, nogil=True)

@@ -123,8 +123,8 @@ class CampPlusEmbedder:
         return self._backend.get(out)
 
     def _workspace(self, columns: int) -> list[Buffer]:
-        """Zeroed activations of the calling thread: head, then the rows of each block and of the pooling."""
-        if getattr(self._buffers, "columns", None) != columns:
+        """Activations of the calling thread, at least `columns` long: head, each block, the pooling."""
+        if getattr(self._buffers, "columns", 0) < columns:
             rows = columns // 2
             shapes = [(columns, 320), (rows, 512), (rows, 1024), (rows, 1024), (rows, 512)]
             self._buffers.arrays = [self._backend.put(np.zeros(shape, np.float32)) for shape in shapes]
