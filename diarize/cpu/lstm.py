@@ -86,7 +86,8 @@ def make_step(tile_rows: int) -> Any:
                 sums += [emit.fma(value, columns[j], loop.values[i * GATES + j]) for j in range(GATES)]
             loop.end(sums)
             for i in range(tile_rows):
-                cell, state = emit_cell(emit, *loop.values[i * GATES : (i + 1) * GATES], emit.load(cell_of[i]))
+                i_gate, f_gate, g_gate, o_gate = loop.values[i * GATES : (i + 1) * GATES]
+                cell, state = emit_cell(emit, i_gate, f_gate, g_gate, o_gate, emit.load(cell_of[i]))
                 emit.store(cell, new_cell_of[i])
                 emit.store(state, out_of[i])
             return context.get_dummy_value()

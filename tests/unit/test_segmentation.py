@@ -40,6 +40,8 @@ def needed(num_windows, step):
 def reference(weights, windows):
     """Log-probabilities (B, 589, 7) in float64, built from torch's own layers."""
     torch = pytest.importorskip("torch")
+    # Its threads spin while they wait, which is slow on a shared or pinned core.
+    torch.set_num_threads(1)
     f = torch.nn.functional
     w = {name: torch.tensor(array, dtype=torch.float64) for name, array in weights.items()}
 
