@@ -75,25 +75,30 @@ def direct(
     x (H, W, C_in); packed (num_panels, kernel_w * kernel_h * C_in, PANEL); out (H', W', num_panels * PANEL), all
     float32 C-contiguous; scratch holds `rows_at_once` unfolded rows.
     """
-    channels = x.shape[2]
+    width, channels = x.shape[1:]
     out_height, out_width, c_out = out.shape
-    unfolded = ((out_width - 1) * stride_w + kernel_w) * kernel_h * channels
-    step = stride_w * kernel_h * channels
     inner = packed.shape[1]
-    out_flat, panels = out.reshape(-1), packed.reshape(-1)
+    x_flat, out_flat, panels = x.reshape(-1), out.reshape(-1), packed.reshape(-1)
+    # A single tap needs no unfolding: its inputs lie in the image as they are wanted.
+    single = kernel_h == 1 and kernel_w == 1
+    source, apart, step = x_flat, stride_h * width * channels, stride_w * channels
+    if not single:
+        apart = ((out_width - 1) * stride_w + kernel_w) * kernel_h * channels
+        source, step = scratch, stride_w * kernel_h * channels
     for first in range(0, out_height, rows_at_once):
         count = min(rows_at_once, out_height - first)
-        for r in range(count):
-            _unfold(x, first + r, kernel_h, kernel_w, stride_h, out_width, stride_w, scratch[r * unfolded :])
+        if not single:
+            for r in range(count):
+                _unfold(x, first + r, kernel_h, kernel_w, stride_h, out_width, stride_w, scratch[r * apart :])
         for panel in range(packed.shape[0]):
             column, b = panel * PANEL, panel * inner * PANEL
             for r in range(count):
                 to = (first + r) * out_width * c_out + column
-                a = r * unfolded
+                a = (first + r) * apart if single else r * apart
                 if relu:
-                    rows_relu(scratch, a, step, out_width, panels, b, inner, bias, column, out_flat, to, c_out)
+                    rows_relu(source, a, step, out_width, panels, b, inner, bias, column, out_flat, to, c_out)
                 else:
-                    rows_none(scratch, a, step, out_width, panels, b, inner, bias, column, out_flat, to, c_out)
+                    rows_none(source, a, step, out_width, panels, b, inner, bias, column, out_flat, to, c_out)
 
 
 def prepare_conv2d(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -205,3 +207,11 @@ def test_missing_tensor(weights: Weights) -> None:
     damaged = {name: value for name, value in weights.items() if "layer3.2.bn1.bias" not in name}
     with pytest.raises(ModelError, match=r"layer3\.2\.bn1\.bias"):
         resnet34_layers(damaged)
+
+
+def test_two_threads_give_the_same_bytes(embedder: ResNet34Embedder) -> None:
+    samples, masks = audio(11), some_masks(1).repeat(2, 0)
+    alone = embedder.embed(samples, 2, 16_000, masks)
+    with ThreadPoolExecutor(2) as pool:
+        both = list(pool.map(lambda _: embedder.embed(samples, 2, 16_000, masks), range(2)))
+    assert [embeddings.tobytes() for embeddings in both] == [alone.tobytes()] * 2
