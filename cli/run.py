@@ -188,7 +188,7 @@ def _load(model: str, device: str, mode: str, threads: int | None, verbosity: in
         if pipeline.notes:
             say("; ".join(pipeline.notes))
         if _must_compile():
-            say("first run: compiling for this processor takes about half a minute, once")
+            say("first run: compiling for this processor takes some 20 s, once")
     return pipeline
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -53,12 +51,6 @@ def cli(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> C
 def command(*arguments: object) -> list[str]:
     """Command line of a process of its own."""
     return [sys.executable, "-m", "diarize.cli.main", *map(str, arguments)]
-
-
-def spawn(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
-    """The command in a process of its own, with the environment of the tests."""
-    env = {**os.environ, "COLUMNS": "120"}
-    return subprocess.run(command(*arguments), capture_output=True, text=True, env=env, timeout=120, **options)
 
 
 @pytest.fixture(scope="session")
