@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from diarize.backend.cpu import CpuBackend
-from diarize.cpu.lstm import BLOCK_ROWS, TILE_ROWS
+from diarize.cpu.lstm import BLOCK_ROWS, HALF_ROWS, TILE_ROWS
 from diarize.cpu.simd import LANES
 from diarize.errors import BackendError
 from diarize.layers import Layer, Op
@@ -53,7 +53,7 @@ def reference(layer, x):
     return np.concatenate(halves, axis=2)
 
 
-@pytest.mark.parametrize("batch", [1, TILE_ROWS - 1, TILE_ROWS, TILE_ROWS + 1, 13])
+@pytest.mark.parametrize("batch", [1, 2, HALF_ROWS, HALF_ROWS + 1, TILE_ROWS - 1, TILE_ROWS, TILE_ROWS + 1, 10, 13])
 @pytest.mark.parametrize("steps", [1, 2, 3, 41])
 @pytest.mark.parametrize(("c_in", "hidden"), [(60, 128), (1, 2 * LANES)])
 def test_equals_the_textbook(batch, steps, c_in, hidden):
@@ -84,7 +84,16 @@ def test_an_item_gives_the_same_bytes_in_any_batch():
     layer = random_layer(60, 128, scale=0.1)
     x = np.random.default_rng(6).standard_normal((20, BLOCK_ROWS + 3, 60)).astype(np.float32)
     together = run(layer, x)
-    for first, count in ((0, 1), (1, 1), (5, TILE_ROWS), (2, TILE_ROWS + 1), (BLOCK_ROWS, 3), (BLOCK_ROWS + 2, 1)):
+    for first, count in (
+        (0, 1),
+        (1, 2),
+        (4, HALF_ROWS),
+        (9, HALF_ROWS + 1),
+        (5, TILE_ROWS),
+        (2, TILE_ROWS + 1),
+        (BLOCK_ROWS, 3),
+        (BLOCK_ROWS + 2, 1),
+    ):
         part = run(layer, np.ascontiguousarray(x[:, first : first + count]))
         assert part.tobytes() == together[:, first : first + count].tobytes()
 
