@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Annotated
 
 import typer
 
 from .. import __version__
-from . import models, run, score
+from . import datasets, models, run, score
 from ._output import exit_codes
 
 # Plain help: rich's costs 80 ms of start-up and adds only boxes.
@@ -23,6 +24,7 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("score")(score.score)
 app.add_typer(models.app, name="models")
+app.add_typer(datasets.app, name="datasets")
 
 
 def _show_version(wanted: bool) -> None:
@@ -42,6 +44,8 @@ def _options(
 
 def main() -> None:
     """Run the command line and exit with its code."""
+    # A shell script starts its background jobs with interrupts ignored, and Python then leaves them so.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with exit_codes(verbosity=0):
         app(prog_name="diarize")
 

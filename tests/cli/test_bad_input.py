@@ -221,7 +221,13 @@ def test_an_interrupt_leaves_nothing_behind(speech: np.ndarray, tmp_path: Path) 
         for _ in range(300):
             file.write(speech)
     results = tmp_path / "results"
-    process = subprocess.Popen(command("run", path, "-o", f"{results}/"), stderr=subprocess.PIPE, text=True)
+    # As a job in the background of a shell script.
+    process = subprocess.Popen(
+        command("run", path, "-o", f"{results}/"),
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    )
     assert process.stderr is not None
     # Said when the model is loaded and the work begins.
     assert process.stderr.readline().startswith("diarize: model ")
