@@ -5,8 +5,8 @@ filter rows 2, 1 and 0 side by side, 192 columns wide, and what it adds to the r
 in registers. Against one product a tap this reads the pixels once instead of three times from shared memory, which
 would otherwise be as busy as the tensor cores. The products of the next row run while an output row is finished.
 
-Shared memory: the filter (72 KB) and a ring of `buffers` image rows of 66 pixels a warpgroup. Barriers as in
-`conv_stream`.
+Shared memory: the filter (72 KB) and a ring of `buffers` image rows of 66 pixels, with residual rows, a warpgroup.
+Barriers as in `conv_stream`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from .ptx import (
     int64,
     launch_dependents,
     ldg128f,
+    lds128,
     make_fill,
     make_finish8,
     make_pin,
@@ -37,15 +38,14 @@ from .ptx import (
     mbar_init,
     mbar_wait,
     raise_flag,
-    residual_load_ordered,
     smem_addr,
     tid_x_again,
     tma_load_4d,
-    tma_prefetch_4d,
     udiv32,
     umod32,
     uniform32,
     wait_prerequisites,
+    warp_sync,
     wgmma_commit,
     wgmma_descriptor,
     wgmma_fence,
@@ -84,8 +84,12 @@ def make_conv_roll(
     ROWBYTES = 66 * channels * 2
     ROW = -(-ROWBYTES // 1024) * 512
     BSZ = channels * channels
+    # With a residual, its row comes in the same buffer as the image row whose products complete the output row.
+    RROW = 64 * channels if residual else 0
+    SLOT = ROW + RROW
+    SLOTBYTES = ROWBYTES + 2 * RROW
     XOFF = 9 * BSZ
-    XRING = buffers * ROW
+    XRING = buffers * SLOT
     BAR = XOFF + groups * XRING
     FX, EX, FW = BAR, BAR + 4 * NAB * groups, BAR + 8 * NAB * groups
     SMEM = (BAR + 8 * NAB * groups + 4) * 2
@@ -94,7 +98,8 @@ def make_conv_roll(
     assert buffers in (2, 4, 8)
     R = rows
     R2 = rows + 2
-    R16 = ROW // 8
+    S16 = SLOT // 8
+    WIDE = int(channels == 64)
     DD = wgmma_descriptor(channels * 2)
     NGQ = channels // 32
     NWORDS = 4 * NGQ
@@ -149,11 +154,11 @@ def make_conv_roll(
                     while k < R2:
                         s = int32(c & MASK)
                         mbar_wait(sm, empty + 4 * s, int32(((c >> SHIFT) & 1) ^ 1))
-                        mbar_expect_tx(sm, full + 4 * s, ROWBYTES)
-                        tma_load_4d(sm, xbase + s * ROW, tmx, 0, x0 - 1, y0 + k, img, sm, full + 4 * s)
-                        if RES == 1:  # noqa: SIM102
-                            if k < R:
-                                tma_prefetch_4d(tmr, 0, x0, y0 + k + 1, img)
+                        mbar_expect_tx(sm, full + 4 * s, SLOTBYTES)
+                        tma_load_4d(sm, xbase + s * SLOT, tmx, 0, x0 - 1, y0 + k, img, sm, full + 4 * s)
+                        if RES == 1:
+                            at = int32(xbase + s * SLOT + ROW)
+                            tma_load_4d(sm, at, tmr, 0, x0, y0 + k - 1, img, sm, full + 4 * s)
                         c = int32(c + 1)
                         k = int32(k + 1)
                     t = int32(t + step)
@@ -201,13 +206,15 @@ def make_conv_roll(
                 pin_row(row)
                 pin_row(r0)
                 pin_row(r1)
-                if (tid_x_again() & 31) == 0:
-                    mbar_arrive(sm, empty + 4 * (c & MASK))
+                if RES == 0:  # noqa: SIM102
+                    if (tid_x_again() & 31) == 0:
+                        mbar_arrive(sm, empty + 4 * (c & MASK))
+                last = int32(c & MASK)
                 c = int32(c + 1)
                 if c < total:
                     mbar_wait(sm, full + 4 * (c & MASK), int32((c >> SHIFT) & 1))
                 wgmma_fence()
-                products(acc, sm, dx + (c & MASK) * R16, dw)
+                products(acc, sm, dx + (c & MASK) * S16, dw)
                 wgmma_commit()
                 te = tid_x_again()
                 sy = udiv32(t, XT)
@@ -217,10 +224,22 @@ def make_conv_roll(
                 for half in static_range(2):
                     ok = int32(1) if (k >= 2) & (oy < H) & (ox + half * 8 < W) else int32(0)
                     if RES == 1:
+                        m = int32(((te & 127) >> 5) * 16 + ((te & 31) >> 2) + half * 8)
+                        from_row = int32(XOFF + (te >> 7) * XRING + last * SLOT + ROW + m * C)
                         for gq in static_range(NGQ):
-                            residual_load_ordered(words, gq * 4, res, at, half * (8 * C) + gq * 32, ok)
+                            turned = int32((m & 7) if WIDE == 1 else ((m >> 1) & 3))
+                            unit = int32((gq * 4 + (te & 3)) ^ turned)
+                            w0, w1, w2, w3 = lds128(sm, from_row + unit * 8)
+                            words[gq * 4] = w0
+                            words[gq * 4 + 1] = w1
+                            words[gq * 4 + 2] = w2
+                            words[gq * 4 + 3] = w3
                     for gq in static_range(NGQ):
                         finish8(row, gq * 16 + half * 2, words, gq * 4, y, at, half * (8 * C) + gq * 32, ok, top)
+                if RES == 1:
+                    warp_sync()
+                    if (tid_x_again() & 31) == 0:
+                        mbar_arrive(sm, empty + 4 * last)
                 k = int32(k + 1)
                 if k == R2:
                     k = int32(0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import cuda
 
-from .ptx import SIMULATOR, float32, int32, ldg128f, lds128f, stg128f
+from .ptx import SIMULATOR, f32_bits, float32, int32, ldg128f, lds128f, stg128f, sts128
 from .spec import Kernel
 from .unroll import static_range, unroll
 
@@ -58,23 +58,34 @@ def make_linear_partial(part: int = 256) -> Kernel:
         a1 = float32(0.0)
         a2 = float32(0.0)
         a3 = float32(0.0)
-        for step in range(STEPS):
-            k = int32(k0 + int32(step) * 32)
+        held = cuda.local.array(10, float32)
+        for i in static_range(2):
+            p = int32(tid + i * 256)
+            source = int32(r0 + (p >> 5))
+            inside = int32(1) if source < rows else int32(0)
+            held[i] = x[source * inside * inputs + k0 + (p & 31)] * float32(inside)
+            at = int32((k0 + (p >> 4)) * outputs + o0 + (p & 15) * 4)
+            held[2 + i * 4], held[3 + i * 4], held[4 + i * 4], held[5 + i * 4] = ldg128f(w, at)
+        for step in static_range(STEPS):
             cuda.syncthreads()
             for i in static_range(2):
                 p = int32(tid + i * 256)
-                source = int32(r0 + (p >> 5))
-                value = float32(0.0)
-                if source < rows:
-                    value = x[source * inputs + k + (p & 31)]
-                xs[(p >> 5) * 33 + (p & 31)] = value
-                b0, b1, b2, b3 = ldg128f(w, (k + (p >> 4)) * outputs + o0 + (p & 15) * 4)
+                xs[(p >> 5) * 33 + (p & 31)] = held[i]
                 at = int32((p >> 4) * 64 + (p & 15) * 4)
-                ws[at] = b0
-                ws[at + 1] = b1
-                ws[at + 2] = b2
-                ws[at + 3] = b3
+                w0, w1 = f32_bits(held[2 + i * 4]), f32_bits(held[3 + i * 4])
+                w2, w3 = f32_bits(held[4 + i * 4]), f32_bits(held[5 + i * 4])
+                sts128(ws, at, w0, w1, w2, w3)
             cuda.syncthreads()
+            # The next tiles are on their way while these are multiplied.
+            if step + 1 < STEPS:
+                k = int32(k0 + (step + 1) * 32)
+                for i in static_range(2):
+                    p = int32(tid + i * 256)
+                    source = int32(r0 + (p >> 5))
+                    inside = int32(1) if source < rows else int32(0)
+                    held[i] = x[source * inside * inputs + k + (p & 31)] * float32(inside)
+                    at = int32((k + (p >> 4)) * outputs + o0 + (p & 15) * 4)
+                    held[2 + i * 4], held[3 + i * 4], held[4 + i * 4], held[5 + i * 4] = ldg128f(w, at)
             for j in range(32):
                 value = xs[row * 33 + int32(j)]
                 b0, b1, b2, b3 = lds128f(ws, int32(int32(j) * 64 + column))

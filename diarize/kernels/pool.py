@@ -1,8 +1,8 @@
 """Masked statistics pooling of the trunk's output for the active slots: weighted mean and standard deviation over time.
 
 A slot is one local speaker of one window. With weights w over the columns: v1 = sum w + 1e-8, v2 = sum w^2,
-mean = sum w x / v1, variance = sum w (x - mean)^2 / (v1 - v2 / v1 + 1e-8). Two passes in float32, in a fixed order: a
-slot's result does not depend on what else is in the batch.
+mean = sum w x / v1, variance = sum w (x - mean)^2 / (v1 - v2 / v1 + 1e-8). Two passes in float32 over values held in
+registers, in a fixed order: a slot's result does not depend on what else is in the batch.
 
 A block handles one slot and one row (mel): 256 threads, 8 channels each, every eighth column. Shared memory 8.3 KB.
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from numba import cuda
 
-from .ptx import SIMULATOR, float32, int32, ldg128_nc, sqrt_rn, stg128f, unpack_half2
+from .ptx import SIMULATOR, float32, int32, ldg128_nc, make_weighted_sum, sqrt_rn, stg128f
 from .spec import Kernel
 from .unroll import static_range, unroll
 
@@ -26,12 +26,14 @@ def make_pool(channels: int = 256) -> Kernel:
     """Arguments: x NHWC, weights (slots, width), window of each slot, statistics (slots, 2, height, channels), height,
     width.
 
-    Grid (slots, height); the kernel is for 256 channels.
+    Grid (slots, height); the kernel is for 256 channels and a width of at most 128.
     """
     C = channels
     NSHARED = 8 * channels
     EPS = _EPSILON
     assert channels == 256
+    add_values = make_weighted_sum(16, False)
+    add_squares = make_weighted_sum(16, True)
     name = f"pool_c{channels}"
 
     @unroll(name=name)
@@ -47,9 +49,26 @@ def make_pool(channels: int = 256) -> Kernel:
         channel = int32((tid & 31) * 8)
         part = int32(tid >> 5)
         base = int32((window[slot] * H + row) * W)
+        words = cuda.local.array(64, int32)
+        weight = cuda.local.array(16, float32)
         acc = cuda.local.array(8, float32)
         mean = cuda.local.array(8, float32)
         v = cuda.local.array(8, float32)
+        s1 = float32(0.0)
+        s2 = float32(0.0)
+        # All of this thread's columns are loaded before the first is used.
+        for i in range(16):
+            column = int32(part + int32(i) * 8)
+            inside = int32(1) if column < W else int32(0)
+            place = int32(column * inside)
+            at = int32((base + place) * C + channel)
+            words[i * 4], words[i * 4 + 1], words[i * 4 + 2], words[i * 4 + 3] = ldg128_nc(x, at)
+            weight[i] = weights[slot * W + place] * float32(inside)
+            s1 += weight[i]
+            s2 += weight[i] * weight[i]
+        if channel == 0:
+            sums[part] = s1
+            sums[8 + part] = s2
         v1 = float32(0.0)
         v2 = float32(0.0)
         for j in static_range(8):
@@ -57,31 +76,13 @@ def make_pool(channels: int = 256) -> Kernel:
         for turn in static_range(2):
             for j in static_range(8):
                 acc[j] = float32(0.0)
-            s1 = float32(0.0)
-            s2 = float32(0.0)
-            column = part
-            while column < W:
-                weight = weights[slot * W + column]
-
-                a, b, c, d = ldg128_nc(x, (base + column) * C + channel)
-                v[0], v[1] = unpack_half2(a)
-                v[2], v[3] = unpack_half2(b)
-                v[4], v[5] = unpack_half2(c)
-                v[6], v[7] = unpack_half2(d)
-                for j in static_range(8):
-                    if turn == 0:
-                        acc[j] += weight * v[j]
-                    else:
-                        acc[j] += weight * (v[j] - mean[j]) * (v[j] - mean[j])
-                s1 += weight
-                s2 += weight * weight
-                column = int32(column + 8)
+            if turn == 0:
+                add_values(acc, words, weight, mean)
+            else:
+                add_squares(acc, words, weight, mean)
             cuda.syncthreads()
             for j in static_range(8):
                 sm[part * C + channel + j] = acc[j]
-            if channel == 0:
-                sums[part] = s1
-                sums[8 + part] = s2
             cuda.syncthreads()
             if turn == 0:
                 for i in static_range(8):
@@ -104,4 +105,4 @@ def make_pool(channels: int = 256) -> Kernel:
             stg128f(stats, out, v[0], v[1], v[2], v[3])
             stg128f(stats, out + 4, v[4], v[5], v[6], v[7])
 
-    return Kernel(name, pool, "hfwfii", 256, 0, 2, (8, 0))
+    return Kernel(name, pool, "hfwfii", 256, 0, 1, (8, 0))

@@ -332,4 +332,32 @@ def fma8(typingctx, acc, k, value, weights, kw):
     return types.void(acc, k, types.float32, weights, kw), codegen
 
 
+def make_weighted_sum(count, squared):
+    """add(acc, words, weight, mean): acc[j] += weight[i] * x[i][j], or its squared distance from mean[j], i < count.
+
+    x[i] are the eight halves words[4 i .. 4 i + 3]; float32, in the order of i.
+    """
+
+    @intrinsic
+    def add(typingctx, acc, words, weight, mean):
+        def codegen(context, builder, sig, args):
+            a, w, f, m = (LocalArray(context, builder, sig.args[i], args[i]) for i in range(4))
+            sums = [a.load(j) for j in range(8)]
+            means = [m.load(j) for j in range(8)]
+            for i in range(count):
+                factor = f.load(i)
+                values = [v for k in range(4) for v in emit(builder, _UNPACK, "ff", "r", [w.load(4 * i + k)])]
+                for j in range(8):
+                    term = builder.fsub(values[j], means[j]) if squared else values[j]
+                    term = builder.fmul(term, term) if squared else term
+                    sums[j] = emit(builder, "fma.rn.f32 $0, $1, $2, $3;", "f", "fff", [factor, term, sums[j]])[0]
+            for j in range(8):
+                a.store(sums[j], j)
+            return context.get_dummy_value()
+
+        return types.void(acc, words, weight, mean), codegen
+
+    return add
+
+
 __all__ = [name for name in dir() if not name.startswith("_") and name not in {"F32", "INT", "annotations"}]

@@ -349,3 +349,13 @@ def fma8(acc, k, value, weights, kw):
     a, held = ndarray(acc), ndarray(weights)
     for j in range(8):
         a[k + (j // 2) * 4 + j % 2] += np.float32(value) * held[kw + j]
+
+
+def make_weighted_sum(count, squared):
+    def add(acc, words, weight, mean):
+        x = ndarray(words)[: 4 * count].view(np.float16).astype(np.float32).reshape(count, 8)
+        terms = (x - ndarray(mean)[:8]) ** 2 if squared else x
+        for factor, term in zip(ndarray(weight)[:count], terms, strict=True):
+            ndarray(acc)[:8] += factor * term
+
+    return add

@@ -84,7 +84,6 @@ DOWN = {
 BLOCK = {
     "32 block": [
         Request("block32:make_block32", {"groups": 3, "rows": 40}),
-        Request("block32:make_block32", {"groups": 3, "rows": 20}),
         Request("block32:make_block32", {"groups": 3, "rows": 80}),
     ],
 }
