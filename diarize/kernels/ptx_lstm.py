@@ -1,0 +1,250 @@
+# mypy: disallow-untyped-defs=False
+"""Inner tiles of the LSTM kernels as inline PTX: gates, recurrent product and cells. Device twins of `ptx_sim_lstm`.
+
+Accumulators are float32 [m][n][4]: m 16-row blocks of gates, n blocks of eight windows. Lane (g, t) of a block holds
+the input, forget, cell and output gates of two adjacent hidden units for two adjacent windows (`lstm_pack.gate_rows`),
+so that the cells need no exchange between lanes.
+"""
+
+from __future__ import annotations
+
+from numba.cuda import types
+from numba.cuda.extending import intrinsic
+
+from .lstm_pack import CELL_SCALE, STATE_PITCH
+from .ptx_asm import F32, INT, LocalArray, emit, global_address, shared_address
+from .ptx_device import _LDMATRIX, _LOAD4, _MMA_F16, _PACK, _UNPACK
+
+_MOST = "min.f32 $0, $1, 0f42200000;"
+
+
+def _unary(builder, asm):
+    return lambda x: emit(builder, asm, "f", "f", [x])[0]
+
+
+def _fma(builder, x, y, z):
+    return emit(builder, "fma.rn.f32 $0, $1, $2, $3;", "f", "fff", [x, y, z])[0]
+
+
+def make_store_gates(float_gates, rows=4, columns=8):
+    """store(acc, bias, out, base): acc [rows][columns][4] plus bias [rows][2] as 16-byte words of gates.
+
+    base is the element of block column 0 for this lane; the words of a lane are 32 lanes apart, block columns 8192.
+    """
+
+    @intrinsic
+    def store(typingctx, acc, bias, out, base):
+        def codegen(context, builder, sig, args):
+            local = LocalArray(context, builder, sig.args[0], args[0])
+            added = LocalArray(context, builder, sig.args[1], args[1])
+            held = [added.load(i) for i in range(2 * rows)]
+
+            def place(offset):
+                index = builder.add(args[3], INT[64](offset))
+                return global_address(context, builder, sig.args[2], args[2], index)
+
+            for n in range(columns):
+                values = [
+                    builder.fadd(local.load((m * columns + n) * 4 + r), held[m * 2 + r // 2])
+                    for m in range(rows)
+                    for r in range(4)
+                ]
+                if float_gates:
+                    for j in range(rows):
+                        words = values[4 * j : 4 * j + 4]
+                        asm = "st.global.v4.f32 [$0], {$1,$2,$3,$4};"
+                        emit(builder, asm, "", "lffff", [place(n * 8192 + j * 128), *words], True, True)
+                    continue
+                halves = [emit(builder, _PACK, "r", "ff", values[2 * i : 2 * i + 2])[0] for i in range(2 * rows)]
+                for j in range(rows // 2):
+                    words = halves[4 * j : 4 * j + 4]
+                    asm = "st.global.v4.b32 [$0], {$1,$2,$3,$4};"
+                    emit(builder, asm, "", "lrrrr", [place(n * 8192 + j * 256), *words], True, True)
+            return context.get_dummy_value()
+
+        return types.void(acc, bias, out, types.int64), codegen
+
+    return store
+
+
+@intrinsic
+def load_recurrent(typingctx, held, weights, base):
+    """held[128] = this lane's fragments of the recurrent weights of its warp: 32 words of 16 bytes."""
+
+    def codegen(context, builder, sig, args):
+        local = LocalArray(context, builder, sig.args[0], args[0])
+        for fragment in range(32):
+            index = builder.add(args[2], INT[64](fragment * 256))
+            at = global_address(context, builder, sig.args[1], args[1], index)
+            for i, word in enumerate(emit(builder, "ld.global.v4.b32 " + _LOAD4, "rrrr", "l", [at], True, True)):
+                local.store(word, 4 * fragment + i)
+        return context.get_dummy_value()
+
+    return types.void(held, weights, types.int64), codegen
+
+
+def make_load_gates(blocks, float_gates):
+    """load(acc, sm, base): acc [4][blocks][4] from this lane's staged words."""
+    words = 4 if float_gates else 2
+
+    @intrinsic
+    def load(typingctx, acc, sm, base):
+        def codegen(context, builder, sig, args):
+            local = LocalArray(context, builder, sig.args[0], args[0])
+            for n in range(blocks):
+                for j in range(words):
+                    index = builder.add(args[2], INT[32]((n * 8 * words + j) * 256))
+                    at = shared_address(context, builder, sig.args[1], args[1], index)
+                    if float_gates:
+                        asm = "ld.shared.v4.f32 " + _LOAD4
+                        for i, value in enumerate(emit(builder, asm, "ffff", "r", [at], True, True)):
+                            local.store(value, (j * blocks + n) * 4 + i)
+                        continue
+                    for i, word in enumerate(
+                        emit(builder, "ld.shared.v4.b32 " + _LOAD4, "rrrr", "r", [at], True, True)
+                    ):
+                        first = ((2 * j + i // 2) * blocks + n) * 4 + 2 * (i % 2)
+                        for k, value in enumerate(emit(builder, _UNPACK, "ff", "r", [word])):
+                            local.store(value, first + k)
+            return context.get_dummy_value()
+
+        return types.void(acc, sm, types.int32), codegen
+
+    return load
+
+
+def make_recurrent_product(blocks, exact_weights, exact_state, low_offset):
+    """product(acc, held, sm, state, low): acc += W h for `blocks` blocks of eight windows.
+
+    `state` is this lane's ldmatrix element in sm, `low` that of its low weight parts; low parts of the state are
+    `low_offset` behind the high ones. `exact_weights` and `exact_state` add the products with those parts.
+    """
+
+    @intrinsic
+    def product(typingctx, acc, held, sm, state, low):
+        def codegen(context, builder, sig, args):
+            local = LocalArray(context, builder, sig.args[0], args[0])
+            weights = LocalArray(context, builder, sig.args[1], args[1])
+
+            def matrix(offset):
+                index = builder.add(args[3], INT[32](offset))
+                at = shared_address(context, builder, sig.args[2], args[2], index)
+                return emit(builder, _LDMATRIX, "rrrr", "r", [at], True, True)
+
+            def low_weight(fragment):
+                index = builder.add(args[4], INT[32](fragment * 256))
+                at = shared_address(context, builder, sig.args[2], args[2], index)
+                return emit(builder, "ld.shared.v4.b32 " + _LOAD4, "rrrr", "r", [at], True, True)
+
+            sums = {
+                (m, n): [local.load((m * blocks + n) * 4 + i) for i in range(4)]
+                for m in range(4)
+                for n in range(blocks)
+            }
+
+            def multiply(m, n, a, b):
+                sums[m, n] = emit(builder, _MMA_F16, "ffff", "rrrrrrffff", a + b + sums[m, n])
+
+            for pair in range(4):
+                high = [matrix(n * 8 * STATE_PITCH + pair * 32) for n in range(blocks)]
+                if exact_state:
+                    rest = [matrix(low_offset + n * 8 * STATE_PITCH + pair * 32) for n in range(blocks)]
+                for half in range(2):
+                    k, part = 2 * pair + half, slice(2 * half, 2 * half + 2)
+                    a = [[weights.load((m * 8 + k) * 4 + i) for i in range(4)] for m in range(4)]
+                    for m in range(4):
+                        for n in range(blocks):
+                            multiply(m, n, a[m], high[n][part])
+                    if exact_state:
+                        for m in range(4):
+                            for n in range(blocks):
+                                multiply(m, n, a[m], rest[n][part])
+                    if exact_weights:
+                        for m in range(4):
+                            b = low_weight(m * 8 + k)
+                            for n in range(blocks):
+                                multiply(m, n, b, high[n][part])
+            for (m, n), values in sums.items():
+                for i, value in enumerate(values):
+                    local.store(value, (m * blocks + n) * 4 + i)
+            return context.get_dummy_value()
+
+        return types.void(acc, held, sm, types.int32, types.int32), codegen
+
+    return product
+
+
+def _cell(builder, gates, cell):
+    """New (scaled) cell and hidden state of one cell: five exponentials and two reciprocals.
+
+    Gates come as exponents of two: exp2(i) = exp(-x_i), so sigmoid is 1 / (1 + exp2(i)) and tanh(x_g) is
+    (1 - exp2(g)) / (1 + exp2(g)). The cell is kept as -2 log2(e) c. Exponents are cut at 40, where the functions have
+    long saturated and no product overflows.
+    """
+    exponential, reciprocal = (
+        _unary(builder, "ex2.approx.ftz.f32 $0, $1;"),
+        _unary(builder, "rcp.approx.ftz.f32 $0, $1;"),
+    )
+    most, one, scale = _unary(builder, _MOST), F32(1.0), CELL_SCALE
+    e_i, e_f, e_g, e_o = (exponential(most(x)) for x in gates)
+    product = builder.fmul(builder.fadd(one, e_i), builder.fadd(one, e_g))
+    forget = builder.fadd(one, e_f)
+    entering = builder.fmul(_fma(builder, e_g, F32(-scale), F32(scale)), forget)
+    total = _fma(builder, cell, product, entering)
+    cell = builder.fmul(total, reciprocal(builder.fmul(product, forget)))
+    e_c = exponential(most(cell))
+    below = builder.fmul(builder.fadd(one, e_o), builder.fadd(one, e_c))
+    return cell, builder.fmul(builder.fsub(one, e_c), reciprocal(below))
+
+
+def make_cells(blocks, out_pitch, keep_low_state, write_low, low_offset):
+    """cells(acc, cells, sm, state, out, o): gates to cells and hidden states of this lane's 4 * blocks cells.
+
+    The state goes as half2 to sm[state + row * STATE_PITCH], its low part `low_offset` behind if `keep_low_state`, and
+    to out[o + row * out_pitch], its low part 256 behind if `write_low`; row = 8 n + r.
+    """
+
+    @intrinsic
+    def cells(typingctx, acc, kept, sm, state, out, o):
+        def codegen(context, builder, sig, args):
+            local = LocalArray(context, builder, sig.args[0], args[0])
+            cell_of = LocalArray(context, builder, sig.args[1], args[1])
+
+            def put(word, row, shared, elsewhere, to_shared, to_out):
+                if to_shared:
+                    index = builder.add(args[3], INT[32](row * STATE_PITCH + shared))
+                    at = shared_address(context, builder, sig.args[2], args[2], index)
+                    emit(builder, "st.shared.b32 [$0], $1;", "", "rr", [at, word], True, True)
+                if to_out:
+                    index = builder.add(args[5], INT[64](row * out_pitch + elsewhere))
+                    at = global_address(context, builder, sig.args[4], args[4], index)
+                    emit(builder, "st.global.b32 [$0], $1;", "", "lr", [at, word], True, True)
+
+            for n in range(blocks):
+                states = {}
+                for parity in range(2):
+                    for r in range(2):
+
+                        def gate(block, i, n=n):
+                            return local.load((block * blocks + n) * 4 + i)
+
+                        first, k = 2 * parity, (n * 2 + parity) * 2 + r
+                        gates = (gate(first, r), gate(first, 2 + r), gate(first + 1, r), gate(first + 1, 2 + r))
+                        value, states[parity, r] = _cell(builder, gates, cell_of.load(k))
+                        cell_of.store(value, k)
+                for r in range(2):
+                    high = emit(builder, _PACK, "r", "ff", [states[0, r], states[1, r]])[0]
+                    put(high, 8 * n + r, 0, 0, True, True)
+                    if keep_low_state or write_low:
+                        rounded = emit(builder, _UNPACK, "ff", "r", [high])
+                        rest = [builder.fsub(states[p, r], rounded[p]) for p in range(2)]
+                        low = emit(builder, _PACK, "r", "ff", rest)[0]
+                        put(low, 8 * n + r, low_offset, 256, keep_low_state, write_low)
+            return context.get_dummy_value()
+
+        return types.void(acc, kept, sm, types.int32, out, types.int64), codegen
+
+    return cells
+
+
+__all__ = ["load_recurrent", "make_cells", "make_load_gates", "make_recurrent_product", "make_store_gates"]
