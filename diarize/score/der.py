@@ -62,12 +62,12 @@ def score_file(
     truth = _annotation(reference, file_id)
     found = _annotation(hypothesis or (), file_id)
     scored = _timeline(_extent(truth, found) if regions is None else regions, file_id)
-    options = {"collar": 2 * protocol.collar, "skip_overlap": protocol.skip_overlap}
+    width, skip = 2 * protocol.collar, protocol.skip_overlap
     with warnings.catch_warnings():
         # It warns of its own defaults; ours are stated in the result.
         warnings.simplefilter("ignore")
-        der = DiarizationErrorRate(**options).compute_components(truth, found, uem=scored)
-        jer = JaccardErrorRate(**options).compute_components(truth, found, uem=scored)
+        der = DiarizationErrorRate(collar=width, skip_overlap=skip).compute_components(truth, found, uem=scored)
+        jer = JaccardErrorRate(collar=width, skip_overlap=skip).compute_components(truth, found, uem=scored)
     return FileScore(
         file_id=file_id,
         der=DerParts(

@@ -65,8 +65,12 @@ def score_files(
         for name in sorted(reference)
     )
     unknown = tuple(sorted(set(hypothesis) - set(reference)))
-    report = Report(files, protocol, regions is not None, unknown, ())
-    return Report(files, protocol, regions is not None, unknown, _warnings(report))
+    missing = tuple(score.file_id for score in files if score.missing)
+    doubled = (
+        *_doubled("reference", reference),
+        *_doubled("hypothesis", {n: hypothesis.get(n, ()) for n in reference}),
+    )
+    return Report(files, protocol, regions is not None, unknown, _warnings(missing, unknown, doubled))
 
 
 def as_json(report: Report) -> dict[str, Any]:
@@ -116,18 +120,34 @@ def protocol_json(protocol: Protocol, has_regions: bool) -> dict[str, Any]:
     }
 
 
-def _warnings(report: Report) -> tuple[str, ...]:
+def _warnings(missing: Sequence[str], unknown: Sequence[str], doubled: Sequence[str]) -> tuple[str, ...]:
     found = []
-    if report.missing:
+    if missing:
         found.append(
-            f"no hypothesis for {_listed(report.missing)}: everything in them counts as missed; "
+            f"no hypothesis for {_listed(missing)}: everything in them counts as missed; "
             "diarize them, or take them out of the reference"
         )
-    if report.unknown:
+    if unknown:
         found.append(
-            f"not in the reference, so not scored: {_listed(report.unknown)}; "
+            f"not in the reference, so not scored: {_listed(unknown)}; "
             "give both sides the same file ids (diarize run --file-id)"
         )
+    if doubled:
+        found.append(f"overlap themselves, which counts twice: {_listed(doubled)}; merge the turns of each speaker")
+    return tuple(found)
+
+
+def _doubled(side: str, files: Mapping[str, Sequence[Turn]]) -> tuple[str, ...]:
+    """Speakers with two turns at once, as "side file speaker"."""
+    found = []
+    for name in sorted(files):
+        ends: dict[str, float] = {}
+        guilty = set()
+        for turn in sorted(files[name]):
+            if turn.start < ends.get(turn.speaker, 0.0):
+                guilty.add(turn.speaker)
+            ends[turn.speaker] = max(turn.end, ends.get(turn.speaker, 0.0))
+        found += [f"{side} {name} {speaker}" for speaker in sorted(guilty)]
     return tuple(found)
 
 

@@ -43,6 +43,7 @@ LEVELS = {
     "pipeline": 6,
     "tuner": 7,
     "bench": 7,
+    "dataset": 7,
     "": 8,
     "cli": 8,
 }

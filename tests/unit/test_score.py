@@ -106,6 +106,15 @@ def test_missing_and_unknown_files_are_named() -> None:
     assert document["files"]["two"]["missing"] is True
 
 
+def test_a_speaker_who_overlaps_itself_is_warned_of() -> None:
+    twice = {"f": [Turn(0, 4, "a"), Turn(3, 5, "a"), Turn(6, 7, "a")]}
+    once = {"f": [Turn(0, 5, "a"), Turn(5, 7, "b")]}
+    assert score_files(twice, once).pooled[0].total == 7.0
+    assert score_files(twice, once).warnings[0].startswith("overlap themselves, which counts twice: reference f a;")
+    assert "hypothesis f a" in score_files(once, twice).warnings[0]
+    assert score_files(once, once).warnings == ()
+
+
 def test_a_uem_must_know_every_file() -> None:
     turns = {"one": [Turn(0, 4, "a")]}
     with pytest.raises(FormatError, match="no region for one; add them"):
@@ -124,7 +133,7 @@ def test_folders_and_empty_files(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("not RTTM")
     assert read_turns(tmp_path) == {"a": [Turn(0.5, 1.75, "s")], "no_speech": []}
     (tmp_path / "b.rttm").write_text("SPEAKER a 1 2 1 <NA> <NA> s <NA> <NA>\n")
-    with pytest.raises(FormatError, match="file id a is in .*a.rttm as well"):
+    with pytest.raises(FormatError, match=r"file id a is in .*a.rttm as well"):
         read_turns(tmp_path)
     with pytest.raises(FormatError, match=r"holds no \*.uem file"):
         read_regions(tmp_path)
@@ -141,7 +150,18 @@ def _disturbed(turns: list[Turn], seed: int) -> list[Turn]:
         start = max(0.0, turn.start + draw.uniform(-0.4, 0.4))
         speaker = draw.choice(labels) if draw.random() < 0.2 else turn.speaker
         out.append(Turn(round(start, 3), round(max(start, turn.end + draw.uniform(-0.4, 0.4)), 3), speaker))
-    return out
+    return _without_self_overlap(out)
+
+
+def _without_self_overlap(turns: list[Turn]) -> list[Turn]:
+    """The same speech with each speaker's overlapping turns merged: pyannote.metrics counts them twice, NIST once."""
+    merged: list[Turn] = []
+    for turn in sorted(turns, key=lambda turn: (turn.speaker, turn.start)):
+        if merged and merged[-1].speaker == turn.speaker and turn.start <= merged[-1].end:
+            merged[-1] = Turn(merged[-1].start, max(merged[-1].end, turn.end), turn.speaker)
+        else:
+            merged.append(turn)
+    return sorted(merged)
 
 
 def _real(shared: Path) -> list[tuple[str, list[Turn], list[tuple[float, float]]]]:

@@ -1,0 +1,246 @@
+"""`diarize datasets`: which data sets there are, fetching them, checking them."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from . import _options
+from ._output import FAILED, exit_codes, say, start_logging, write_stdout
+from ._progress import LINE_INTERVAL_S, progress
+
+if TYPE_CHECKING:
+    from ..dataset.manifest import Manifest
+
+app = typer.Typer(
+    name="datasets",
+    help="List, fetch and check data sets for diarize bench.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Name = Annotated[
+    str, typer.Argument(metavar="NAME|MANIFEST", help="A name of diarize datasets list, or a manifest (.json).")
+]
+_SCHEMA = "diarize-datasets/1"
+
+
+@app.command("list")
+def list_datasets(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+    verbose: _options.Verbose = 0,
+) -> None:
+    """Print every data set: name, files, hours, whether it is on this machine, licence."""
+    with exit_codes(verbose):
+        start_logging(verbose)
+        from ..dataset.manifest import manifests
+
+        found = manifests().values()
+        if as_json:
+            document = {"schema": _SCHEMA, "datasets": [_as_json(manifest) for manifest in found]}
+            write_stdout(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+            return
+        width = max(len(manifest.name) for manifest in found)
+        lines = [f"{'':{width}}  files   hours  state        licence"]
+        for manifest in found:
+            hours = f"{manifest.hours:7.1f}" if manifest.hours else "      ?"
+            files = f"{manifest.files:5}" if manifest.files else "    ?"
+            lines.append(f"{manifest.name:{width}}  {files} {hours}  {_state(manifest):11}  {manifest.licence}")
+        write_stdout("\n".join(lines) + "\n")
+
+
+@app.command("info")
+def info(
+    name: Name,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+    verbose: _options.Verbose = 0,
+) -> None:
+    """Print what a data set is: licence, source, protocol, published DER, and where it lies."""
+    with exit_codes(verbose):
+        start_logging(verbose)
+        manifest = _manifest(name)
+        if as_json:
+            write_stdout(json.dumps({"schema": _SCHEMA, **_as_json(manifest)}, indent=2, ensure_ascii=False) + "\n")
+        else:
+            write_stdout(_as_text(manifest))
+
+
+@app.command("pull")
+def pull(
+    name: Name,
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder for audio/, rttm/ and uem/. [default: datasets/NAME in the cache, see DIARIZE_CACHE]",
+            show_default=False,
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Only the first N file ids. An archive still comes whole."),
+    ] = None,
+    verbose: _options.Verbose = 0,
+    quiet: _options.Quiet = 0,
+) -> None:
+    """Fetch a data set: says licence and size first, goes on where it stopped, checks and unpacks.
+
+    lock.json in the folder keeps the sha256 of everything as it was first seen.
+    """
+    verbosity = verbose - quiet
+    with exit_codes(verbosity):
+        start_logging(verbosity)
+        from ..dataset.load import pull_folder
+        from ..dataset.pull import download_size
+        from ..dataset.pull import pull as fetch
+
+        manifest = _manifest(name)
+        root = to or pull_folder(manifest)
+        if verbosity >= 0 and manifest.downloads:
+            known, unknown = download_size(manifest, limit)
+            rest = f", and {unknown} downloads of unknown size" if unknown else ""
+            say(f"{manifest.name}: {manifest.title}; licence: {manifest.licence}; {manifest.homepage}")
+            say(f"fetching {known / 1e6:.0f} MB{rest} into {root}")
+        with _progress(manifest.name, verbosity) as show:
+            done = fetch(manifest, root, limit, show)
+        if done.incomplete:
+            missing = ", ".join(done.incomplete[:5])
+            say(f"error: {len(done.incomplete)} file ids lack their audio or their reference: {missing}")
+            raise typer.Exit(FAILED)
+        if verbosity >= 0:
+            say(f"{manifest.name}: {len(done.complete)} recordings with references in {root}")
+
+
+@app.command("verify")
+def verify(
+    name: Name,
+    to: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The folder it was pulled to, where that is not the cache.")
+    ] = None,
+    verbose: _options.Verbose = 0,
+) -> None:
+    """Check every file of a pulled data set against lock.json; exit with 1 if one is missing or has changed."""
+    with exit_codes(verbose):
+        start_logging(verbose)
+        from ..dataset.load import pull_folder
+        from ..dataset.pull import verify as problems_of
+
+        manifest = _manifest(name)
+        if manifest.recordings:
+            from ..dataset.load import load_dataset
+
+            write_stdout(f"{manifest.name}: {len(load_dataset(name).recordings)} recordings, not pulled: ok\n")
+            return
+        problems = problems_of(to or pull_folder(manifest), manifest)
+        for problem in problems:
+            say(f"error: {problem}")
+        if problems:
+            raise typer.Exit(FAILED)
+        write_stdout(f"{manifest.name}: ok\n")
+
+
+@contextmanager
+def _progress(name: str, verbosity: int) -> Iterator[Callable[[str, int, int | None], None]]:
+    """Shows downloads: a bar on a terminal, a line every 15 s elsewhere, nothing when quiet."""
+    if verbosity < 0:
+        yield lambda file, have, total: None
+    elif sys.stderr.isatty():
+        with progress(name, verbosity) as bar:
+            yield lambda file, have, total: bar(file, have, total)
+    else:
+        last = time.monotonic()
+
+        def line(file: str, have: int, total: int | None) -> None:
+            nonlocal last
+            if time.monotonic() - last >= LINE_INTERVAL_S:
+                last = time.monotonic()
+                say(f"{name}: {file}, {have / 1e6:.0f}" + (f" of {total / 1e6:.0f} MB" if total else " MB"))
+
+        yield line
+
+
+def _manifest(name: str) -> Manifest:
+    from ..dataset.manifest import find_manifest, read_manifest
+
+    return read_manifest(Path(name)) if name.endswith(".json") else find_manifest(name)
+
+
+def _state(manifest: Manifest) -> str:
+    from ..dataset.load import pull_folder
+
+    if manifest.recordings:
+        return "in package"
+    if (pull_folder(manifest) / "audio").is_dir():
+        return "here"
+    return "by hand" if manifest.by_hand else "not pulled"
+
+
+def _as_json(manifest: Manifest) -> dict[str, object]:
+    from ..dataset.load import pull_folder
+
+    return {
+        "name": manifest.name,
+        "aliases": list(manifest.aliases),
+        "title": manifest.title,
+        "licence": manifest.licence,
+        "homepage": manifest.homepage,
+        "files": manifest.files or None,
+        "hours": manifest.hours or None,
+        "state": _state(manifest),
+        "path": str(manifest.folder if manifest.recordings else pull_folder(manifest)),
+        "channel": manifest.channel,
+        "protocol": {
+            "collar_each_side": manifest.protocol.collar,
+            "skip_overlap": manifest.protocol.skip_overlap,
+            "uem": manifest.use_uem,
+        },
+        "published": [
+            {"system": item.system, "der": item.der / 100, "source": item.source, "note": item.note}
+            for item in manifest.published
+        ],
+    }
+
+
+def _as_text(manifest: Manifest) -> str:
+    from ..dataset.load import pull_folder
+
+    protocol = manifest.protocol
+    overlap = "skipped" if protocol.skip_overlap else "scored"
+    counts = [f"{manifest.files} files"] if manifest.files else []
+    counts += [f"{manifest.hours:g} h"] if manifest.hours else []
+    rows = [
+        ("", manifest.title),
+        ("licence", manifest.licence),
+        ("homepage", manifest.homepage),
+        ("contents", ", ".join(counts)),
+        ("file ids", manifest.id_rule or (", ".join(manifest.ids) if manifest.ids else "")),
+        ("channel", manifest.channel_rule),
+        ("reference", manifest.reference),
+        (
+            "protocol",
+            f"collar {protocol.collar:g} s on each side, overlap {overlap}, {'UEM' if manifest.use_uem else 'no UEM'}",
+        ),
+        ("state", _state(manifest)),
+        ("folder", str(manifest.folder if manifest.recordings else pull_folder(manifest))),
+        *(("download", _download(item.url, item.size, item.sha256)) for item in manifest.downloads),
+        ("by hand", manifest.by_hand),
+        *(
+            ("published", f"{item.system}: DER {item.der:g} % ({'; '.join(filter(None, (item.source, item.note)))})")
+            for item in manifest.published
+        ),
+    ]
+    return f"{manifest.name}\n" + "".join(f"  {key:10} {value}\n" for key, value in rows if value)
+
+
+def _download(url: str, size: int | None, sha256: str | None) -> str:
+    stated = f"{size / 1e6:.1f} MB" if size else "size not stated"
+    return f"{url} ({stated}, {'sha256 ' + sha256 if sha256 else 'sha256 as first seen'})"

@@ -1,0 +1,107 @@
+"""`diarize datasets` as users call it; downloads come from loopback."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tools.file_server import Files, serving
+
+from .conftest import Finished
+
+RTTM = "SPEAKER one 1 0 1 <NA> <NA> a <NA> <NA>\n"
+
+
+@pytest.fixture
+def files() -> Iterator[Files]:
+    """A server with an archive of one recording."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as package:
+        package.writestr("x/one.rttm", RTTM)
+        package.writestr("x/one.wav", bytes(5_000))
+    with serving(Files({"/x.zip": out.getvalue()})) as running:
+        yield running
+
+
+@pytest.fixture
+def manifest(files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A manifest of one's own, and a cache of its own."""
+    monkeypatch.setenv("DIARIZE_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "own.json"
+    members = [{"match": "*.rttm", "to": "rttm"}, {"match": "*.wav", "to": "audio"}]
+    document = {
+        "schema": "diarize-dataset/1",
+        "name": "own",
+        "title": "Own set",
+        "licence": "CC0",
+        "homepage": "http://example.org",
+        "protocol": {"collar_each_side": 0, "skip_overlap": False, "uem": False},
+        "downloads": [{"url": files.url("/x.zip"), "members": members}],
+    }
+    path.write_text(json.dumps(document))
+    return path
+
+
+def test_list_and_info(cli: Callable[..., Finished]) -> None:
+    shown = cli("datasets", "list")
+    assert (shown.code, shown.err) == (0, [])
+    assert "voxconverse-test    232    43.5" in shown.out
+    listed = json.loads(cli("datasets", "list", "--json").out)
+    assert listed["schema"] == "diarize-datasets/1"
+    mini = next(item for item in listed["datasets"] if item["name"] == "mini")
+    assert (mini["state"], mini["files"]) == ("in package", 6)
+    about = cli("datasets", "info", "voxconverse")
+    assert "pyannote community-1: DER 11.2 %" in about.out
+    assert "collar 0 s on each side, overlap scored, no UEM" in about.out
+    assert json.loads(cli("datasets", "info", "mini", "--json").out)["protocol"]["uem"] is True
+
+
+def test_pull_says_size_and_licence_first(cli: Callable[..., Finished], manifest: Path, tmp_path: Path) -> None:
+    before = cli("datasets", "verify", manifest)
+    assert before.code == 1
+    assert "run: diarize datasets pull own" in before.err[0]
+    shown = cli("datasets", "pull", manifest)
+    root = tmp_path / "cache" / "datasets" / "own"
+    assert (shown.code, shown.out) == (0, "")
+    assert shown.err == [
+        "diarize: own: Own set; licence: CC0; http://example.org",
+        f"diarize: fetching 0 MB into {root}",
+        f"diarize: own: 1 recordings with references in {root}",
+    ]
+    assert (root / "audio" / "one.wav").stat().st_size == 5_000
+    assert cli("datasets", "verify", manifest) == Finished(0, "own: ok\n", [])
+    (root / "audio" / "one.wav").write_bytes(b"")
+    damaged = cli("datasets", "verify", manifest)
+    assert damaged.code == 1
+    assert damaged.err == ["diarize: error: audio/one.wav is not what was pulled; delete it and pull again"]
+
+
+def test_pull_to_a_folder_quietly(cli: Callable[..., Finished], manifest: Path, tmp_path: Path) -> None:
+    assert cli("datasets", "pull", manifest, "--to", tmp_path / "to", "-q") == Finished(0, "", [])
+    assert (tmp_path / "to" / "rttm" / "one.rttm").read_text() == RTTM
+
+
+def test_a_refused_download_is_one_line(cli: Callable[..., Finished], manifest: Path, files: Files) -> None:
+    files.content.clear()
+    shown = cli("datasets", "pull", manifest)
+    assert shown.code == 1
+    assert [line for line in shown.errors() if "the server says 404" in line] == shown.errors()
+    assert len(shown.errors()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "reason"),
+    [
+        (["pull", "nosuch"], 2, "unknown data set 'nosuch'; known are aishell-4"),
+        (["pull", "icsi"], 2, "icsi cannot be fetched: It is published as NXT XML"),
+        (["info", "absent.json"], 1, "absent.json: cannot be read"),
+    ],
+)
+def test_errors_are_one_line(cli: Callable[..., Finished], arguments: list[str], code: int, reason: str) -> None:
+    shown = cli("datasets", *arguments)
+    assert (shown.code, shown.out, len(shown.err)) == (code, "", 1)
+    assert reason in shown.err[0]
