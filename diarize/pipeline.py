@@ -20,6 +20,7 @@ import numpy as np
 from . import audio
 from .activity import speaker_count
 from .analysis import Embedder, Segmenter, StretchResult, analyse
+from .backend.base import Backend
 from .backend.select import open_backend
 from .clustering import Clusterer
 from .errors import OptionError
@@ -33,8 +34,8 @@ from .types import Diarization, SpeakerBounds
 Progress = Callable[[str, float, float | None], None]
 """Called from the calling thread with the stage, the seconds of audio done and the total where known."""
 
-# Windows a stretch: enough for the recurrent layers to fill their register tiles, few enough to share out evenly.
-MAX_WINDOWS = 16
+# Windows a stretch: two groups of the segmentation network, whose recurrent layers fill their register tiles with 12,
+MAX_WINDOWS = 24
 
 
 class Mode(Enum):
@@ -231,7 +232,7 @@ class Pipeline:
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _embedder(weights: ModelWeights, backend: object) -> Embedder:
+def _embedder(weights: ModelWeights, backend: Backend) -> Embedder:
     if weights.network is EmbeddingNetwork.CAMPPLUS:
         from .model.campplus import CampPlusEmbedder
 
