@@ -1,4 +1,4 @@
-"""What the line formats (RTTM, UEM) share: reading lines, splitting fields, fields without white space."""
+"""What the text formats share: reading files and lines, splitting fields, names that fit on a line or in a field."""
 
 from __future__ import annotations
 
@@ -18,14 +18,30 @@ def read_lines(path: str | os.PathLike[str]) -> list[str]:
     FormatError
         The file cannot be read or is not UTF-8.
     """
+    return read_text(path).split("\n")
+
+
+def read_text(path: str | os.PathLike[str]) -> str:
+    """A UTF-8 file as it is, but for a byte order mark, which is left out.
+
+    Raises
+    ------
+    FormatError
+        The file cannot be read or is not UTF-8.
+    """
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
-            return file.read().split("\n")
+            return file.read()
     except UnicodeDecodeError as error:
         raise FormatError("is not UTF-8 text; convert it", os.fspath(path)) from error
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise FormatError(f"cannot be read ({reason}); check the path", os.fspath(path)) from error
+
+
+def split_lines(text: str) -> list[str]:
+    """Lines of `text` without their ends, which are those of Unix, Windows and old Macs; no other sign ends a line."""
+    return re.split("\r\n|\n|\r", text)
 
 
 def split_fields(line: str) -> list[str]:
@@ -42,6 +58,20 @@ def clean_field(value: str, what: str) -> str:
         Nothing is left.
     """
     text = _WHITE_SPACE.sub("_", value.strip()).encode("utf-8", "replace").decode("utf-8")
+    if not text:
+        raise FormatError(f"{what} is {value!r}; it must hold at least one visible character")
+    return text
+
+
+def clean_text(value: str, what: str) -> str:
+    """`value` on one line: each run of white space becomes one space, what UTF-8 cannot hold "?", the rest stays.
+
+    Raises
+    ------
+    FormatError
+        Nothing is left.
+    """
+    text = _WHITE_SPACE.sub(" ", value.strip()).encode("utf-8", "replace").decode("utf-8")
     if not text:
         raise FormatError(f"{what} is {value!r}; it must hold at least one visible character")
     return text

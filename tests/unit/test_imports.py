@@ -27,6 +27,8 @@ LEVELS = {
     "powerset": 1,
     "activity": 1,
     "stitch": 1,
+    "postprocess": 1,
+    "transcript": 1,
     "cluster": 1,
     "score": 1,
     "layers": 2,

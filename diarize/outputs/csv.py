@@ -1,0 +1,85 @@
+"""CSV: one row per turn under a header, for spreadsheets and data frames; seconds with 3 decimals.
+
+Fields are quoted where they hold a comma, a quotation mark or a line break, as RFC 4180 says; rows end with a line feed.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Iterable
+
+from ..errors import FormatError
+from ..types import Turn
+from .rttm import parse_seconds
+from .text import clean_text, read_text
+
+COLUMNS = ("file", "start", "end", "duration", "speaker")
+HEADER = ",".join(COLUMNS) + "\n"
+
+
+def format_csv(turns: Iterable[Turn], file_id: str) -> str:
+    """The header and one row for each of `turns`, in their order; names keep their spaces.
+
+    Raises
+    ------
+    FormatError
+        `file_id` or a label is empty.
+
+    >>> print(format_csv([Turn(0.5, 2.0, "Ann, chair")], "my talk"), end="")
+    file,start,end,duration,speaker
+    my talk,0.500,2.000,1.500,"Ann, chair"
+    """
+    name = clean_text(file_id, "file id")
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(COLUMNS)
+    for turn in turns:
+        label = clean_text(turn.speaker, "label")
+        rows.writerow((name, f"{turn.start:.3f}", f"{turn.end:.3f}", f"{turn.duration:.3f}", label))
+    return text.getvalue()
+
+
+def read_csv(path: str | os.PathLike[str]) -> dict[str, list[Turn]]:
+    """Turns of each recording in the file at `path`, in the order of its rows.
+
+    Raises
+    ------
+    FormatError
+        The file cannot be read, or a row is not valid.
+    """
+    return parse_csv(read_text(path), os.fspath(path))
+
+
+def parse_csv(text: str, path: str | None = None) -> dict[str, list[Turn]]:
+    """Turns of each recording in `text`, in the order of its rows; `path` serves for messages.
+
+    Columns may stand in any order and others may be among them; `duration` is not needed.
+
+    Raises
+    ------
+    FormatError
+        A column is missing, or a row is not valid.
+    """
+    rows = csv.reader(io.StringIO(text, newline=""), strict=True)
+    files: dict[str, list[Turn]] = {}
+    try:
+        header = next(rows, [])
+        missing = [name for name in COLUMNS if name not in header and name != "duration"]
+        if missing:
+            raise FormatError(f"the header lacks {', '.join(missing)}; it must name {', '.join(COLUMNS)}", path, 1)
+        file, start, end, speaker = (header.index(name) for name in ("file", "start", "end", "speaker"))
+        for row in rows:
+            if not row:
+                continue
+            if len(row) != len(header):
+                raise FormatError(f"has {len(row)} fields; the header has {len(header)}", path, rows.line_num)
+            first = parse_seconds(row[start], "start", path, rows.line_num)
+            last = parse_seconds(row[end], "end", path, rows.line_num)
+            if last < first:
+                raise FormatError(f"end {last} is before start {first}; swap them", path, rows.line_num)
+            files.setdefault(row[file], []).append(Turn(float(first), float(last), row[speaker]))
+    except csv.Error as error:
+        raise FormatError(f"is not CSV ({error}); write it again", path, rows.line_num) from error
+    return files
