@@ -6,8 +6,9 @@ convolutions at load.
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -28,8 +29,8 @@ TRUNK_MELS = 10
 _BATCH_NORM_EPSILON = 1e-5
 
 
-def resnet34_layers(weights: Mapping[str, np.ndarray]) -> list[Layer]:
-    """Every layer of the network in the order of the forward pass, batch norms folded.
+def resnet34_layers(weights: Mapping[str, np.ndarray]) -> Iterator[Layer]:
+    """Every layer of the network in the order of the forward pass, batch norms folded, made one at a time.
 
     `weights` are the checkpoint's tensors, with or without the prefix `resnet.`. Ids are the checkpoint's names:
     `conv1`, `layer{1..4}.{i}.{conv1,shortcut,conv2}`, then `pool` and `seg_1`. `shortcut` exists where shapes change
@@ -56,25 +57,24 @@ def resnet34_layers(weights: Mapping[str, np.ndarray]) -> list[Layer]:
         fixed = {"stride_h": stride, "stride_w": stride, "activation": activation, "residual": residual}
         return Layer(to or name, Op.CONV2D, folded, cast(dict[str, int | float | str | bool], fixed))
 
-    layers = [convolution("conv1", "bn1", 1, "relu")]
+    yield convolution("conv1", "bn1", 1, "relu")
     for stage, blocks in enumerate(BLOCKS, start=1):
         for block in range(blocks):
             name = f"layer{stage}.{block}"
             stride = 2 if block == 0 and stage > 1 else 1
-            layers.append(convolution(f"{name}.conv1", f"{name}.bn1", stride, "relu"))
+            yield convolution(f"{name}.conv1", f"{name}.bn1", stride, "relu")
             if stride == 2:
                 shortcut = f"{name}.shortcut"
-                layers.append(convolution(f"{shortcut}.0", f"{shortcut}.1", stride, "none", to=shortcut))
-            layers.append(convolution(f"{name}.conv2", f"{name}.bn2", 1, "relu", residual=True))
-    layers.append(Layer("pool", Op.MASKED_STATISTICS))
+                yield convolution(f"{shortcut}.0", f"{shortcut}.1", stride, "none", to=shortcut)
+            yield convolution(f"{name}.conv2", f"{name}.bn2", 1, "relu", residual=True)
+    yield Layer("pool", Op.MASKED_STATISTICS)
     # The checkpoint's statistics are ordered by channel, then mel; ours by mel, then channel.
     weight = tensor("seg_1.weight").reshape(DIMENSION, 2, CHANNELS[-1], TRUNK_MELS).transpose(0, 1, 3, 2)
     final = {
         "weight": weight.reshape(DIMENSION, -1).astype(np.float32),
         "bias": tensor("seg_1.bias").astype(np.float32),
     }
-    layers.append(Layer("seg_1", Op.LINEAR, final, {"activation": "none"}))
-    return layers
+    yield Layer("seg_1", Op.LINEAR, final, {"activation": "none"})
 
 
 def trunk_masks(masks: np.ndarray) -> np.ndarray:
@@ -94,7 +94,7 @@ class _Stage:
 class ResNet34Embedder:
     """Embeds the local speakers of windows; `dimension` is 256, `filterbank` makes its features.
 
-    Safe to use from several threads; each keeps its own images (38 MB). A window's embeddings are the same bytes
+    Safe to use from several threads; each keeps its own images (20 MB). A window's embeddings are the same bytes
     whatever else is embedded with it.
 
     Raises
@@ -112,8 +112,7 @@ class ResNet34Embedder:
     def __init__(self, weights: Mapping[str, np.ndarray], backend: Backend) -> None:
         self._backend = backend
         self.filterbank = Filterbank("hamming", backend)
-        self.layers = resnet34_layers(weights)
-        self._bound: dict[str, BoundLayer] = {layer.id: backend.prepare(layer) for layer in self.layers}
+        self._bound: dict[str, BoundLayer] = {layer.id: backend.prepare(layer) for layer in resnet34_layers(weights)}
         self._local = threading.local()
 
     def embed(self, samples: np.ndarray, num_windows: int, step_samples: int, masks: np.ndarray) -> np.ndarray:
@@ -182,14 +181,20 @@ class ResNet34Embedder:
         return image.reshape(1, -1, TRUNK_MELS * CHANNELS[-1])
 
     def _images(self, frames: int) -> list[_Stage]:
-        """This thread's images for inputs of `frames` frames, kept until another size is asked for."""
+        """This thread's images for inputs of `frames` frames, kept until another size is asked for.
+
+        Two flat buffers hold them all: a stage's two images lie in the one that the stage before does not read from.
+        """
         if getattr(self._local, "frames", None) != frames:
-            stages = []
-            height, width = frames, NUM_MELS
-            for channels in CHANNELS:
-                empty = np.zeros((1, height, width, channels), np.float32)
-                stages.append(_Stage(self._backend.put(empty), self._backend.put(empty)))
-                height, width = (height + 1) // 2, (width + 1) // 2
+            shapes = [(1, -(-frames // 2**i), NUM_MELS // 2**i, channels) for i, channels in enumerate(CHANNELS)]
+            first = math.prod(shapes[0])
+            rest = 2 * max(math.prod(shape) for shape in shapes[1:])
+            flat = [self._backend.put(np.zeros(max(first, rest), np.float32)) for _ in range(2)]
+            stages = [_Stage(flat[0][:first].reshape(shapes[0]), flat[1][:first].reshape(shapes[0]))]
+            for i, shape in enumerate(shapes[1:], start=1):
+                size = math.prod(shape)
+                halves = flat[i % 2][:size], flat[i % 2][size : 2 * size]
+                stages.append(_Stage(halves[0].reshape(shape), halves[1].reshape(shape)))
             self._local.frames, self._local.stages = frames, stages
         held: list[_Stage] = self._local.stages
         return held
