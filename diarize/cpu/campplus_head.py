@@ -19,9 +19,9 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from .campplus_tile import make_fixed_tile
+from .campplus_tile import make_fixed_tile, own_function
 from .gemm import PANEL, TILE_ROWS, VECTORS
-from .simd import I64, LANES, CountedLoop, Emitter, data_pointer
+from .simd import F32, I64, LANES, CountedLoop, Emitter, data_pointer
 
 CHANNELS = 32
 TILE = 4
@@ -91,24 +91,49 @@ def _scaled(builder: ir.IRBuilder, value: ir.Value, factor: int) -> ir.Value:
 
 
 @intrinsic
-def _square_to_points(typingctx, x, x_offset, row_stride, v, v_offset, point_stride):  # type: ignore[no-untyped-def]
-    """36 points of one 6x6 patch, LANES channels: patch at x_offset, point p written at v_offset + p * point_stride."""
+def _squares_to_points(typingctx, x, x_offset, row_stride, v, v_offset):  # type: ignore[no-untyped-def]
+    """36 points of each of TILE_ROWS neighbouring 6x6 patches, LANES channels.
+
+    The first patch starts at x_offset, the next TILE columns later; point p of patch t is written at
+    v_offset + (p * TILE_ROWS + t) * CHANNELS. Patches overlap by two columns, whose transform down is made once.
+    """
     long = types.int64
-    signature = types.void(x, long, long, v, long, long)
+    signature = types.void(x, long, long, v, long)
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
         emit = Emitter(builder)
         start, target = _starts(context, builder, signature, args, emit, 0, 3)
-        rows = [emit.address(start, _scaled(builder, args[2], i)) for i in range(POINTS)]
-        columns = []
-        for j in range(POINTS):
-            columns.append(_to_points(emit, [emit.load(rows[i], j * CHANNELS) for i in range(POINTS)]))
-        for i in range(POINTS):
-            for j, value in enumerate(_to_points(emit, [columns[k][i] for k in range(POINTS)])):
-                emit.store(value, emit.address(target, _scaled(builder, args[5], i * POINTS + j)))
+        builder.call(_squares_function(builder.module), [start, args[2], target])
         return context.get_dummy_value()
 
     return signature, codegen
+
+
+def _squares_function(module: ir.Module) -> ir.Function:
+    pointer = F32.as_pointer()
+    function = own_function(module, "diarize_squares_to_points", [pointer, I64, pointer])
+    if function.blocks:
+        return function
+    builder = ir.IRBuilder(function.append_basic_block())
+    emit = Emitter(builder)
+    x, row_stride, v = function.args
+    rows = [emit.address(x, _scaled(builder, row_stride, i)) for i in range(POINTS)]
+
+    def down(place: ir.Value, column: int) -> list[ir.Value]:
+        at = builder.add(place, ir.Constant(I64, column * CHANNELS))
+        return _to_points(emit, [emit.load(row, at) for row in rows])
+
+    zero = ir.Constant(I64, 0)
+    loop = CountedLoop(builder, ir.Constant(I64, TILE_ROWS), [*down(zero, 0), *down(zero, 1)])
+    place = _scaled(builder, loop.index, TILE * CHANNELS)
+    columns = [loop.values[:POINTS], loop.values[POINTS:], *(down(place, j) for j in range(2, POINTS))]
+    target = emit.address(v, _scaled(builder, loop.index, CHANNELS))
+    for i in range(POINTS):
+        for j, value in enumerate(_to_points(emit, [column[i] for column in columns])):
+            emit.store(value, target, (i * POINTS + j) * TILE_ROWS * CHANNELS)
+    loop.end([*columns[4], *columns[5]])
+    builder.ret_void()
+    return function
 
 
 def _make_points_to_square(residual: bool) -> Any:
@@ -239,10 +264,9 @@ def square_conv(x, rows, columns, groups, spans, weights, bias, zeros, residual,
     for row in range(0, rows, TILE):
         for group in range(groups):
             column = FIRST_COLUMN + group * GROUP
-            for tile in range(TILE_ROWS):
-                at = row * row_stride + (column + tile * TILE - 1) * CHANNELS
-                for c in range(0, CHANNELS, LANES):
-                    _square_to_points(x, at + c, row_stride, scratch, tile * CHANNELS + c, stride)
+            at = row * row_stride + (column - 1) * CHANNELS
+            for c in range(0, CHANNELS, LANES):
+                _squares_to_points(x, at + c, row_stride, scratch, c)
             for point in range(points):
                 for c in range(0, CHANNELS, PANEL):
                     _tile_square(
