@@ -29,8 +29,13 @@ TRUNK_MELS = 10
 _BATCH_NORM_EPSILON = 1e-5
 
 
-def resnet34_layers(weights: Mapping[str, np.ndarray]) -> Iterator[Layer]:
-    """Every layer of the network in the order of the forward pass, batch norms folded, made one at a time.
+def resnet34_layers(weights: Mapping[str, np.ndarray]) -> list[Layer]:
+    """Every layer of the network, as `each_resnet34_layer` makes them."""
+    return list(each_resnet34_layer(weights))
+
+
+def each_resnet34_layer(weights: Mapping[str, np.ndarray]) -> Iterator[Layer]:
+    """One layer after the other in the order of the forward pass, batch norms folded.
 
     `weights` are the checkpoint's tensors, with or without the prefix `resnet.`. Ids are the checkpoint's names:
     `conv1`, `layer{1..4}.{i}.{conv1,shortcut,conv2}`, then `pool` and `seg_1`. `shortcut` exists where shapes change
@@ -112,7 +117,9 @@ class ResNet34Embedder:
     def __init__(self, weights: Mapping[str, np.ndarray], backend: Backend) -> None:
         self._backend = backend
         self.filterbank = Filterbank("hamming", backend)
-        self._bound: dict[str, BoundLayer] = {layer.id: backend.prepare(layer) for layer in resnet34_layers(weights)}
+        self._bound: dict[str, BoundLayer] = {
+            layer.id: backend.prepare(layer) for layer in each_resnet34_layer(weights)
+        }
         self._local = threading.local()
 
     def embed(self, samples: np.ndarray, num_windows: int, step_samples: int, masks: np.ndarray) -> np.ndarray:

@@ -197,7 +197,7 @@ def test_mask_steps() -> None:
 
 
 def test_prefix_is_optional(weights: Weights) -> None:
-    plain = list(resnet34_layers({name.removeprefix("resnet."): value for name, value in weights.items()}))
+    plain = resnet34_layers({name.removeprefix("resnet."): value for name, value in weights.items()})
     assert len(plain) == 38
     for one, other in zip(plain, resnet34_layers(weights), strict=True):
         assert one == other
@@ -207,7 +207,7 @@ def test_prefix_is_optional(weights: Weights) -> None:
 def test_missing_tensor(weights: Weights) -> None:
     damaged = {name: value for name, value in weights.items() if "layer3.2.bn1.bias" not in name}
     with pytest.raises(ModelError, match=r"layer3\.2\.bn1\.bias"):
-        list(resnet34_layers(damaged))
+        resnet34_layers(damaged)
 
 
 def test_two_threads_give_the_same_bytes(embedder: ResNet34Embedder) -> None:
