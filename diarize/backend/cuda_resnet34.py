@@ -6,8 +6,8 @@ trunk runs once a window; pooling and `seg_1` run for the active slots only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,20 +32,24 @@ class TrunkChoice:
 
     `inner` computes the first convolution of a block, `outer` the second, which adds the residual; `down` the strided
     convolution with its shortcut, by input channels. `block` computes both convolutions of a block without shortcut in
-    one kernel; where it has an entry, `inner` and `outer` serve only the blocks that change the shape.
+    one kernel; where it has an entry, `inner` and `outer` serve only the blocks that change the shape. `shortcut` is
+    needed where the kernels of `down` do not compute the shortcut themselves. `precision` is the activations': fp16,
+    tf32 or fp32.
     """
 
     inner: Mapping[int, Request]
     outer: Mapping[int, Request]
     down: Mapping[int, Request]
     block: Mapping[int, Request] = field(default_factory=dict)
+    shortcut: Mapping[int, Request] = field(default_factory=dict)
+    precision: str = "fp16"
     stem: Request = field(default_factory=lambda: Request("stem:make_stem", {}))
     pool: Request = field(default_factory=lambda: Request("pool:make_pool", {}))
 
     def requests(self) -> list[Request]:
         """Every kernel that the trunk needs."""
         shared = [self.stem, self.pool, *LINEAR]
-        roles = (self.inner, self.outer, self.down, self.block)
+        roles = (self.inner, self.outer, self.down, self.block, self.shortcut)
         return [*(request for role in roles for request in role.values()), *shared]
 
 
@@ -68,6 +72,37 @@ def _down(channels: int, **parameters: Any) -> Request:
     return Request("conv_down:make_conv_down", {"c_in": channels, **parameters})
 
 
+def _mma(c_in: int, c_out: int, stride: int = 1, **parameters: Any) -> Request:
+    from ..kernels.conv_mma import portable_tile
+
+    tile = portable_tile(c_in, stride)
+    return Request("conv_mma:make_conv_mma", {"c_in": c_in, "c_out": c_out, "stride": stride, **tile, **parameters})
+
+
+def _f32(c_in: int, c_out: int, stride: int = 1, **parameters: Any) -> Request:
+    return Request("conv_f32:make_conv_f32", {"c_in": c_in, "c_out": c_out, "stride": stride, **parameters})
+
+
+def portable_choice() -> TrunkChoice:
+    """Float16 kernels for compute capability 8.0 and newer; the tiles are chosen to fit, not measured on each GPU."""
+    return _plain_choice(_mma, {})
+
+
+def float32_choice(tf32: bool = False) -> TrunkChoice:
+    """Float32 activations, with TF32 products from compute capability 8.0 on: the fallback, and the twin in tests."""
+    stem, pool = Request("stem:make_stem_f32", {}), Request("pool:make_pool_f32", {})
+    return replace(_plain_choice(_f32, {"tf32": tf32}), stem=stem, pool=pool, precision="tf32" if tf32 else "fp32")
+
+
+def _plain_choice(make: Callable[..., Request], more: Mapping[str, Any]) -> TrunkChoice:
+    return TrunkChoice(
+        inner={c: make(c, c, **more) for c in (64, 128, 256)} | {32: make(32, 32, **more)},
+        outer={c: make(c, c, residual=True, **more) for c in (32, 64, 128, 256)},
+        down={c: make(c, 2 * c, 2, **more) for c in (32, 64, 128)},
+        shortcut={c: make(c, 2 * c, 2, relu=False, **more) for c in (32, 64, 128)},
+    )
+
+
 def hopper_choice() -> TrunkChoice:
     """The choice measured on an H200 (compute capability 9.0)."""
     return TrunkChoice(
@@ -86,7 +121,7 @@ def hopper_choice() -> TrunkChoice:
             64: _down(64, groups=3, tile_n=128, stages=4, buffers=4),
             128: _down(128, groups=2, tile_n=128, stages=6, buffers=4),
         },
-        block={32: Request("block32:make_block32", {"groups": 3, "rows": 40})},
+        block={32: Request("block32:make_block32", {"groups": 3})},
     )
 
 
@@ -99,6 +134,7 @@ class _Conv:
     weight: DeviceArray
     bias: DeviceArray
     bias_shortcut: DeviceArray | None = None
+    beside: _Conv | None = None
 
 
 class ResNet34Kernels:
@@ -133,10 +169,11 @@ class ResNet34Kernels:
         _, self.pool = self.load(choice.pool)
         (_, self.partial), (_, self.total) = (self.load(request) for request in LINEAR)
         from ..kernels.linear import pack_linear
-        from ..kernels.stem import pack_stem
+        from ..kernels.stem import pack_stem, pack_stem_f32
 
         first = by_id["conv1"].weights
-        self.stem_weight = pool.put(pack_stem(first["weight"].transpose(0, 1, 3, 2)))
+        pack_first = pack_stem if choice.precision == "fp16" else pack_stem_f32
+        self.stem_weight = pool.put(pack_first(first["weight"].transpose(0, 1, 3, 2)))
         self.stem_bias = pool.put(first["bias"])
         self.final_weight = pool.put(pack_linear(by_id["seg_1"].weights["weight"]))
         self.final_bias = pool.put(by_id["seg_1"].weights["bias"])
@@ -172,8 +209,20 @@ class ResNet34Kernels:
         bias = self.memory.put(layer.weights["bias"])
         if shortcut is None:
             return _Conv(spec, loaded, self.memory.put(spec.pack(weight)), bias)
+        if not spec.shortcut:
+            return self._with_plain_shortcut(spec, loaded, weight, bias, shortcut)
         packed = spec.pack(weight, shortcut.weights["weight"].transpose(0, 1, 3, 2))
         return _Conv(spec, loaded, self.memory.put(packed), bias, self.memory.put(shortcut.weights["bias"]))
+
+    def _with_plain_shortcut(
+        self, spec: Any, loaded: LoadedKernel, weight: np.ndarray, bias: DeviceArray, shortcut: Layer
+    ) -> _Conv:
+        """The strided 1x1 convolution as a 3x3 one whose only tap is the centre: a launch of its own."""
+        centre = np.zeros_like(weight)
+        centre[:, :, 1, 1] = shortcut.weights["weight"][:, :, 0, 0]
+        own, own_loaded = self.load(self.choice.shortcut[weight.shape[1]])
+        beside = _Conv(own, own_loaded, self.memory.put(own.pack(centre)), self.memory.put(shortcut.weights["bias"]))
+        return _Conv(spec, loaded, self.memory.put(spec.pack(weight)), bias, beside=beside)
 
     def _block(self, request: Request, first: Layer, second: Layer) -> _Conv:
         from ..kernels.block32 import pack_block
@@ -198,7 +247,7 @@ class ResNet34Plan:
 
     def __init__(self, kernels: ResNet34Kernels, windows: int, slots: int) -> None:
         from ..kernels.linear import partial_grid
-        from ..kernels.stem import stem_grid
+        from ..kernels.stem import stem_f32_grid, stem_grid
 
         if windows < 1 or slots < 1:
             raise BackendError(f"a batch of {windows} windows and {slots} slots is empty; give at least one of each")
@@ -216,11 +265,13 @@ class ResNet34Plan:
         self._maps: dict[tuple[Any, ...], DeviceArray] = {}
         height, width = MELS, FRAMES
         # Three images of each stage's size: the running sum, the inside of a block, the next sum.
-        images = [memory.empty((windows, height, width, 32), np.float16) for _ in range(3)]
+        half = kernels.choice.precision == "fp16"
+        dtype = np.float16 if half else np.float32
+        images = [memory.empty((windows, height, width, 32), dtype) for _ in range(3)]
         self._images = list(images)
         x = images[0]
         launch = kernels.stem.bind(
-            stem_grid(windows, height, width),
+            (stem_grid if half else stem_f32_grid)(windows, height, width),
             *(self.features, self.mean, kernels.stem_weight, kernels.stem_bias, x, self.flag),
             *(FRAMES * MELS, 1, MELS, height, width),
         )
@@ -235,7 +286,7 @@ class ResNet34Plan:
                 continue
             if spec.stride == 2:
                 rows, columns = spec.output_size(height, width)
-                images = [memory.empty((windows, rows, columns, spec.c_out), np.float16) for _ in range(3)]
+                images = [memory.empty((windows, rows, columns, spec.c_out), dtype) for _ in range(3)]
                 self._images += images
                 inside, residual = images[0], images[1]
                 self._bind_down(name, conv, x, inside, residual, height, width)
@@ -276,6 +327,9 @@ class ResNet34Plan:
         self, name: str, conv: _Conv, x: DeviceArray, residual: DeviceArray, y: DeviceArray, height: int, width: int
     ) -> None:
         spec = conv.spec
+        if spec.box is None:
+            self._bind_plain(name, conv, x, residual, y, height, width)
+            return
         across, down, count = spec.tiles(self.windows, height, width)
         grid = spec.grid(self.windows, height, width, self._multiprocessors)
         launch = conv.loaded.bind(
@@ -285,18 +339,31 @@ class ResNet34Plan:
         )
         self.steps.append((name, launch, y))
 
+    def _bind_plain(
+        self, name: str, conv: _Conv, x: DeviceArray, residual: DeviceArray, y: DeviceArray, height: int, width: int
+    ) -> None:
+        grid = conv.spec.grid(self.windows, height, width, self._multiprocessors)
+        sizes = (height, width, *conv.spec.output_size(height, width))
+        launch = conv.loaded.bind(grid, x, conv.weight, conv.bias, residual, y, self.flag, *sizes)
+        self.steps.append((name, launch, y))
+
     def _bind_block(self, name: str, conv: _Conv, x: DeviceArray, y: DeviceArray, height: int, width: int) -> None:
         spec = conv.spec
-        across, down, count = spec.tasks(self.windows, height, width)
-        grid = spec.grid(self.windows, height, width, self._multiprocessors)
+        rows = spec.rows(self.windows, height, width, self._multiprocessors)
+        across, down, count = spec.tasks(self.windows, height, width, rows)
         values = (self._map(x, spec.box), conv.weight, conv.bias, y, self.flag)
-        launch = conv.loaded.bind(grid, *values, height, width, across, down, count, spec.rows)
+        grid = spec.grid(count, self._multiprocessors)
+        launch = conv.loaded.bind(grid, *values, height, width, across, down, count, rows)
         self.steps.append((name, launch, y))
 
     def _bind_down(
         self, name: str, conv: _Conv, x: DeviceArray, y: DeviceArray, shortcut: DeviceArray, height: int, width: int
     ) -> None:
         spec = conv.spec
+        if conv.beside is not None:
+            self._bind_plain(name, conv, x, x, y, height, width)
+            self._bind_plain(name.replace("conv1", "shortcut"), conv.beside, x, x, shortcut, height, width)
+            return
         rows, columns = spec.output_size(height, width)
         across, down, count = spec.tiles(self.windows, height, width)
         grid = spec.grid(self.windows, height, width, self._multiprocessors)

@@ -79,25 +79,31 @@ def pack_block(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Block:
-    """The fused block: its kernel and launch shape. `rows` output rows a task; `box` is the tensor map's."""
+    """The fused block: its kernel and launch shape; `box` is the tensor map's. Results do not depend on `rows`."""
 
     kernel: Kernel
     groups: int
-    rows: int
     box: tuple[int, int, int] = (32, 66, 1)
 
-    def tasks(self, windows: int, height: int, width: int) -> tuple[int, int, int]:
-        """Strips across, tasks down, tasks in all."""
-        across, down = -(-width // STRIP), -(-height // self.rows)
+    def rows(self, windows: int, height: int, width: int, multiprocessors: int) -> int:
+        """Output rows of a task for the least work on the busiest warpgroup: a task also multiplies four rows more."""
+
+        def work(rows: int) -> int:
+            return -(-self.tasks(windows, height, width, rows)[2] // (multiprocessors * self.groups)) * (rows + 4)
+
+        return min((height, *range(8, height)), key=work)
+
+    def tasks(self, windows: int, height: int, width: int, rows: int) -> tuple[int, int, int]:
+        """Strips across, tasks down, tasks in all, for tasks of `rows` output rows."""
+        across, down = -(-width // STRIP), -(-height // rows)
         return across, down, across * down * windows
 
-    def grid(self, windows: int, height: int, width: int, multiprocessors: int) -> tuple[int, int, int]:
+    def grid(self, tasks: int, multiprocessors: int) -> tuple[int, int, int]:
         """Persistent blocks, one a multiprocessor at most."""
-        count = self.tasks(windows, height, width)[2]
-        return min(multiprocessors, -(-count // self.groups)), 1, 1
+        return min(multiprocessors, -(-tasks // self.groups)), 1, 1
 
 
-def make_block32(groups: int = 3, rows: int = 40, producer_registers: int = 32) -> Block:
+def make_block32(groups: int = 3, producer_registers: int = 32) -> Block:
     """The fused block with `groups` consumer warpgroups, at most 3 (160 registers a thread).
 
     Arguments: tensor map of x, both filters, both biases (64), y, flag, height, width, strips across, tasks down,
@@ -271,4 +277,4 @@ def make_block32(groups: int = 3, rows: int = 40, producer_registers: int = 32) 
             raise_flag(top, flag)
 
     kernel = Kernel(name, block, "mhfhwiiiiii", NT, SMEM, 1, (9, 0), True, True)
-    return Block(kernel, groups, rows)
+    return Block(kernel, groups)

@@ -106,3 +106,36 @@ def make_pool(channels: int = 256) -> Kernel:
             stg128f(stats, out + 4, v[4], v[5], v[6], v[7])
 
     return Kernel(name, pool, "hfwfii", 256, 0, 1, (8, 0))
+
+
+def make_pool_f32(channels: int = 256) -> Kernel:
+    """The same for float32 activations, any width; arguments as `make_pool`. A thread sums one channel."""
+    C = channels
+    EPS = _EPSILON
+    name = f"pool_f32_c{channels}"
+
+    @unroll(name=name)
+    def pool(x, weights, window, stats, H, W):
+        channel = int32(cuda.threadIdx.x)
+        slot = int32(cuda.blockIdx.x)
+        row = int32(cuda.blockIdx.y)
+        base = int32((window[slot] * H + row) * W)
+        v1 = float32(0.0)
+        v2 = float32(0.0)
+        total = float32(0.0)
+        for column in range(W):
+            weight = weights[slot * W + column]
+            v1 += weight
+            v2 += weight * weight
+            total += weight * x[(base + int32(column)) * C + channel]
+        v1 += float32(EPS)
+        mean = total / v1
+        total = float32(0.0)
+        for column in range(W):
+            distance = x[(base + int32(column)) * C + channel] - mean
+            total += weights[slot * W + column] * distance * distance
+        out = int32((slot * 2 * H + row) * C + channel)
+        stats[out] = mean
+        stats[out + H * C] = sqrt_rn(total / (v1 - v2 / v1 + float32(EPS)))
+
+    return Kernel(name, pool, "ffwfii", channels, 0, 1, (7, 5))

@@ -13,6 +13,9 @@ from numba.cuda.types import float16, float32, int32, int64  # noqa: F401
 
 from .ptx_asm import INT, LocalArray, define, emit, global_address, mem_op, ptx_op, shared_address
 
+# What a dynamic shared array of float32 is declared with; the simulator wants a dtype instance there.
+float32_item = float32
+
 _LOAD4 = "{$0,$1,$2,$3}, [$4];"
 _MMA_F16 = "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {$0,$1,$2,$3},{$4,$5,$6,$7},{$8,$9},{$10,$11,$12,$13};"
 _MMA_TF32 = "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {$0,$1,$2,$3},{$4,$5,$6,$7},{$8,$9},{$10,$11,$12,$13};"

@@ -14,6 +14,7 @@ import numpy as np
 
 # The simulator wants an instance of dtype for float16 arrays.
 float16 = np.dtype(np.float16)
+float32_item = np.dtype(np.float32)
 float32, int32, int64 = np.float32, np.int32, np.int64
 
 MEETING_SECONDS = 240

@@ -34,6 +34,9 @@ from .ptx import (
 from .spec import Kernel
 from .unroll import static_range, unroll
 
+LARGEST = 3.0e38
+"""A larger magnitude, or NaN, raises the flag of the float32 form."""
+
 TILE_ROWS = 80
 TILE_COLUMNS = 32
 
@@ -148,3 +151,49 @@ def make_stem() -> Kernel:
         raise_flag(top, flag)
 
     return Kernel(name, stem, "ffwfhwiiiii", 256, 0, 3, (8, 0))
+
+
+def pack_stem_f32(weight: np.ndarray) -> np.ndarray:
+    """(32, 1, 3, 3) float32 weights as flat [tap][channel]."""
+    return np.ascontiguousarray(weight.reshape(32, 9).T, np.float32).reshape(-1)
+
+
+def stem_f32_grid(windows: int, height: int, width: int) -> tuple[int, int, int]:
+    """Blocks of `make_stem_f32`."""
+    return -(-width // 64), height, windows
+
+
+def make_stem_f32() -> Kernel:
+    """The same with float32 weights and output, for GPUs without tensor cores for float16 and as the fallback.
+
+    Arguments as `make_stem`, with `pack_stem_f32` weights and float32 y. A thread computes one pixel and eight
+    channels.
+    """
+    BIG = LARGEST
+    name = "stem_f32_c32"
+
+    @unroll(name=name)
+    def stem(x, mean, w, bias, y, flag, sb, sh, sw, H, W):
+        tid = int32(cuda.threadIdx.x)
+        ox = int32(cuda.blockIdx.x * 64 + (tid >> 2))
+        oy = int32(cuda.blockIdx.y)
+        img = int32(cuda.blockIdx.z)
+        channel = int32((tid & 3) * 8)
+        acc = cuda.local.array(8, float32)
+        for j in range(8):
+            acc[j] = bias[channel + j]
+        for tap in range(9):
+            gy = int32(oy + udiv32(int32(tap), 3) - 1)
+            gx = int32(ox + umod32(int32(tap), 3) - 1)
+            if (gy >= 0) & (gy < H) & (gx >= 0) & (gx < W):
+                value = x[img * sb + gy * sh + gx * sw] - mean[img * H + gy]
+                for j in range(8):
+                    acc[j] += value * w[int32(tap) * 32 + channel + j]
+        if ox < W:
+            at = int32(((img * H + oy) * W + ox) * 32 + channel)
+            for j in range(8):
+                if not (abs(acc[j]) <= float32(BIG)):
+                    flag[0] = int32(1)
+                y[at + j] = max(acc[j], float32(0.0))
+
+    return Kernel(name, stem, "fffffwiiiii", 256, 0, 1, (7, 5))

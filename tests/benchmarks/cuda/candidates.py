@@ -81,9 +81,4 @@ DOWN = {
     ],
 }
 
-BLOCK = {
-    "32 block": [
-        Request("block32:make_block32", {"groups": 3, "rows": 40}),
-        Request("block32:make_block32", {"groups": 3, "rows": 80}),
-    ],
-}
+BLOCK = {"32 block": [Request("block32:make_block32", {"groups": 3}), Request("block32:make_block32", {"groups": 2})]}

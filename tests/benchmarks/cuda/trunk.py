@@ -25,7 +25,13 @@ from candidates import BLOCK, DOWN, SAME
 
 from diarize.backend.cuda_compile import Request, build_all
 from diarize.backend.cuda_driver import Gpu, MemoryPool
-from diarize.backend.cuda_resnet34 import PARITIES, ResNet34Kernels, hopper_choice
+from diarize.backend.cuda_resnet34 import (
+    PARITIES,
+    ResNet34Kernels,
+    float32_choice,
+    hopper_choice,
+    portable_choice,
+)
 from diarize.layers import Layer, Op
 
 SIZES = {32: (80, 998), 64: (40, 499), 128: (20, 250), 256: (10, 125)}
@@ -187,7 +193,9 @@ class Bench:
         print(json.dumps(short), flush=True)
 
 
-def check_trunk(bench: Bench, kernels: ResNet34Kernels, layers: list[Layer], windows: int = 5) -> None:
+def check_trunk(
+    bench: Bench, kernels: ResNet34Kernels, layers: list[Layer], choice: str = "default", windows: int = 5
+) -> None:
     """Every layer and the embeddings against float32."""
     slots = 2 * windows
     rng = np.random.default_rng(5)
@@ -208,13 +216,19 @@ def check_trunk(bench: Bench, kernels: ResNet34Kernels, layers: list[Layer], win
         if name in expected:
             error = rel(bench.memory.get(output), expected[name].permute(0, 2, 3, 1).cpu().numpy())
             worst = max(worst, error) if error == error else float("nan")
-            bench.record(kind="trunk layer", layer=name, error=error, peak=float(expected[name].max()))
+            bench.record(kind="trunk layer", choice=choice, layer=name, error=error, peak=float(expected[name].max()))
     reference = torch_embeddings(layers, expected["layer4.2.conv2"], masks, window)
     got = bench.memory.get(plan.embeddings)
     flag = int(bench.memory.get(plan.flag)[0])
     each = [rel(a, b) for a, b in zip(got, reference, strict=True)]
     bench.record(
-        kind="embedding", error=rel(got, reference), worst=max(each), empty=each[-1], layer_worst=worst, flag=flag
+        kind="embedding",
+        choice=choice,
+        error=rel(got, reference),
+        worst=max(each),
+        empty=each[-1],
+        layer_worst=worst,
+        flag=flag,
     )
     plan.close()
 
@@ -326,11 +340,12 @@ def bind_block(bench: Bench, spec, loaded, windows: int, seed: int):
     flag = bench.memory.put(np.zeros(1, np.int32))
     y = bench.memory.empty((windows, height, width, 32), np.float16)
     packed = bench.memory.put(pack_block(*weight.cpu().numpy()))
-    across, down, count = spec.tasks(windows, height, width)
-    grid = spec.grid(windows, height, width, bench.gpu.multiprocessors)
+    rows = spec.rows(windows, height, width, bench.gpu.multiprocessors)
+    across, down, count = spec.tasks(windows, height, width, rows)
     values = (bench.memory.tensor_map(x, spec.box), packed, bench.memory.put(bias.cpu().numpy()), y, flag)
-    launch = loaded.bind(grid, *values, height, width, across, down, count, spec.rows)
-    return launch, [x, y, packed], f"{spec.kernel.name}_r{spec.rows}", (y,), (tx, weight, bias, None, None)
+    grid = spec.grid(count, bench.gpu.multiprocessors)
+    launch = loaded.bind(grid, *values, height, width, across, down, count, rows)
+    return launch, [x, y, packed], f"{spec.kernel.name}_r{rows}", (y,), (tx, weight, bias, None, None)
 
 
 def check_candidate(bench: Bench, kernels, role: str, channels: int, kind: str, request: Request) -> bool:
@@ -407,8 +422,8 @@ def time_trunk(bench: Bench, kernels: ResNet34Kernels, batches: list[int], detai
         put(bench, plan.slot_window, np.arange(slots) * windows // slots)
         samples = bench.seconds(plan.run, inner=1, replays=30)
         median = statistics.median(samples)
-        early = kernels.early_start
-        bench.record(kind="trunk", windows=windows, samples=samples, per_second=windows / median, early_start=early)
+        precision = f"{kernels.choice.precision} {'fused' if kernels.choice.block else 'plain'}"
+        bench.record(kind="trunk", windows=windows, samples=samples, per_second=windows / median, choice=precision)
         if windows in detail:
             for name, launch, _ in plan.steps:
                 bench.record(kind="layer", windows=windows, layer=name, samples=bench.seconds(launch, 5, 10))
@@ -423,7 +438,7 @@ def main() -> None:
     parser.add_argument("--batches", default="32,64,128")
     parser.add_argument("--candidate-batches", default="32,128")
     parser.add_argument("--roles", default="")
-    parser.add_argument("--parts", default="check,trunk,candidates")
+    parser.add_argument("--parts", default="check,trunk,fallbacks,candidates")
     options = parser.parse_args()
     parts = options.parts.split(",")
     batches = [int(v) for v in options.batches.split(",")]
@@ -432,7 +447,10 @@ def main() -> None:
     choice = hopper_choice()
     roles = [r for r in options.roles.split(",") if r]
     tables = {**SAME, **DOWN, **BLOCK}
+    fallbacks = {"portable": portable_choice(), "tf32": float32_choice(True), "fp32": float32_choice()}
     wanted = list(choice.requests())
+    if "fallbacks" in parts:
+        wanted += [request for other in fallbacks.values() for request in other.requests()]
     if "candidates" in parts:
         wanted += [r for role, rs in tables.items() if not roles or role in roles for r in rs]
     unique = {repr((r.factory, sorted(r.parameters.items()))): r for r in wanted}
@@ -452,8 +470,11 @@ def main() -> None:
         check_trunk(bench, kernels, layers)
     if "trunk" in parts:
         time_trunk(bench, kernels, batches, [batches[0], batches[-1]])
-        plain = ResNet34Kernels(bench.gpu, bench.memory, layers, choice, early_start=False)
-        time_trunk(bench, plain, batches, [])
+    if "fallbacks" in parts:
+        for name, other in fallbacks.items():
+            twin = ResNet34Kernels(bench.gpu, bench.memory, layers, other)
+            check_trunk(bench, twin, layers, name)
+            time_trunk(bench, twin, batches[:1], batches[:1] if name == "portable" else [])
     if "candidates" in parts:
         time_candidates(bench, kernels, [int(v) for v in options.candidate_batches.split(",")], roles)
     (options.out / "trunk.json").write_text(json.dumps(bench.rows, indent=1))
