@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,8 +13,8 @@ import typer
 
 from ..errors import DiarizeError, OptionError
 from . import _options
-from ._destination import Destination, destination
-from ._formats import FORMATS, Format, counted, parse_formats
+from ._destination import Destination, destination, has_fields, stem_of
+from ._formats import FORMATS, Format, Recording, counted, parse_formats
 from ._output import FAILED, exit_codes, report, say, start_logging
 from ._progress import progress
 
@@ -31,9 +33,11 @@ def run(
         typer.Option(
             "-o",
             "--output",
-            metavar="FILE|DIR|-",
+            metavar="FILE|DIR|TEMPLATE|-",
             help="Where the result goes; - is standard output. A folder (one that exists, or a name ending in /) "
-            "gets one file per recording; with several recordings a single file gets all of them.",
+            "gets one file per recording and format; with several recordings a single file gets all of them. In a "
+            "template, as '{parent}/{stem}.rttm', {parent} is the recording's folder, {stem} its name without "
+            "suffix, {suffix} that of the format.",
         ),
     ] = "-",
     format_: Annotated[
@@ -41,7 +45,8 @@ def run(
         typer.Option(
             "--format",
             metavar="|".join(FORMATS),
-            help="Form of the result; several separated by commas. text is for people. Times are in seconds.",
+            help="Form of the result; several separated by commas. Times are in seconds, in srt and vtt as "
+            "hours:minutes:seconds. text is for people.",
         ),
     ] = "rttm",
     model: _options.Model = "auto",
@@ -59,6 +64,23 @@ def run(
             help="One speaker at a time: overlapped speech goes to the likelier one. json always holds both forms.",
         ),
     ] = False,
+    min_speaker_time: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            min=0,
+            help="Remove speakers who talk less than this in all, with a warning that names them. The others keep "
+            "their labels.",
+        ),
+    ] = 0.0,
+    merge_gap: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            min=0,
+            help="Join turns of the same speaker that are less than this apart, after --min-speaker-time.",
+        ),
+    ] = 0.0,
     file_id: Annotated[
         str | None,
         typer.Option(metavar="ID", help="Name of the recording in the result. [default: its file name without suffix]"),
@@ -82,6 +104,7 @@ def run(
     with exit_codes(verbosity):
         start_logging(verbosity)
         from ..backend.select import check_device_name
+        from ..postprocess import check_seconds, postprocess
         from ..types import SpeakerBounds
 
         bounds = SpeakerBounds.of(num_speakers, min_speakers, max_speakers)
@@ -89,11 +112,15 @@ def run(
         check_device_name(device)
         formats = parse_formats(format_)
         _check_file_id(file_id, len(audio))
-        stems = _stems(audio)
-        target = destination(output, audio, stems, formats, force)
+        check_seconds("min-speaker-time", min_speaker_time)
+        check_seconds("merge-gap", merge_gap)
+        if not has_fields(output):
+            _check_names(audio)
+        target = destination(output, audio, formats, force)
         pipeline = _load(model, device, mode.value, threads, verbosity)
-        job = _Job(pipeline, bounds, channel, exclusive, formats, target, verbosity)
-        failed = sum(not job.process(path, stem, file_id or stem) for path, stem in zip(audio, stems, strict=True))
+        simplify = partial(postprocess, min_speaker_time=min_speaker_time, merge_gap=merge_gap)
+        job = _Job(pipeline, bounds, simplify, channel, exclusive, formats, target, verbosity)
+        failed = sum(not job.process(path, file_id or stem_of(path)) for path in audio)
         target.close()
         if verbosity >= 1:
             say(f"peak memory {_peak_memory_mb():.0f} MB")
@@ -110,6 +137,7 @@ class _Job:
         self,
         pipeline: Pipeline,
         bounds: SpeakerBounds,
+        simplify: Callable[[Diarization], Diarization],
         channel: int | None,
         exclusive: bool,
         formats: tuple[Format, ...],
@@ -118,21 +146,26 @@ class _Job:
     ) -> None:
         self._pipeline = pipeline
         self._bounds = bounds
+        self._simplify = simplify
         self._channel = channel
         self._exclusive = exclusive
         self._formats = formats
         self._target = target
         self._verbosity = verbosity
 
-    def process(self, path: str, stem: str, file_id: str) -> bool:
+    def process(self, path: str, file_id: str) -> bool:
         """Diarize one recording and hand over its result; False where that failed and was reported."""
         start = time.perf_counter()
         try:
             with progress(Path(path).name, self._verbosity) as show:
                 result = self._pipeline.diarize(path, bounds=self._bounds, channel=self._channel, progress=show)
             seconds = time.perf_counter() - start
+            result = self._simplify(result)
             for form in self._formats:
-                self._target.put(stem, form, form.render(result, file_id, self._exclusive))
+                file = self._target.file_of(path, form)
+                folder = "" if file is None else str(file.parent)
+                recording = Recording(path, file_id, self._exclusive, self._channel, folder)
+                self._target.put(path, form, form.render(result, recording))
         except (OptionError, BrokenPipeError):
             raise
         except Exception as error:
@@ -157,17 +190,15 @@ def _summarise(name: str, result: Diarization, num_turns: int, seconds: float, v
         say(f"{name}: " + ", ".join(f"{stage} {value:.2f} s" for stage, value in result.timings.items()))
 
 
-def _stems(audio: list[str]) -> list[str]:
-    """The recordings' names without folder and suffix, each of which names one result."""
-    stems = [Path(path).stem or "recording" for path in audio]
+def _check_names(audio: list[str]) -> None:
+    """Nothing where the recordings' names without folder and suffix differ, since each names one result."""
     seen: dict[str, str] = {}
-    for path, stem in zip(audio, stems, strict=True):
+    for path in audio:
         # RTTM has no white space within a name, so names that differ in nothing else become one.
-        key = "_".join(stem.split())
+        key = "_".join(stem_of(path).split())
         if key in seen:
             raise OptionError(f"{seen[key]} and {path} have the same name in the result; rename one or run them apart")
         seen[key] = path
-    return stems
 
 
 def _check_file_id(file_id: str | None, num_recordings: int) -> None:

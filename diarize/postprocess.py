@@ -44,7 +44,7 @@ def remove_short_speakers(result: Diarization, seconds: float) -> Diarization:
     Overlap counts for each speaker. In the exclusive turns, time of a removed speaker goes to a remaining one who talks
     then, and to nobody else.
     """
-    totals = {speaker: 0.0 for speaker in result.speakers}
+    totals = dict.fromkeys(result.speakers, 0.0)
     for turn in result.turns:
         totals[turn.speaker] = totals.get(turn.speaker, 0.0) + turn.duration
     short = {speaker for speaker, total in totals.items() if total < seconds}

@@ -1,6 +1,6 @@
 """CSV: one row per turn under a header, for spreadsheets and data frames; seconds with 3 decimals.
 
-Fields are quoted where they hold a comma, a quotation mark or a line break, as RFC 4180 says; rows end with a line feed.
+Fields are quoted as RFC 4180 says, where they hold a comma, a quotation mark or a line break; a line feed ends a row.
 """
 
 from __future__ import annotations

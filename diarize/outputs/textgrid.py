@@ -36,7 +36,7 @@ class TextGrid:
 
 
 def format_textgrid(turns: Sequence[Turn], speakers: Sequence[str], duration: float) -> str:
-    """Tiers of `speakers` in their order over `duration` seconds; turns of one speaker that touch or overlap are joined.
+    """Tiers of `speakers` in their order over `duration` seconds; turns of a speaker that touch or overlap are joined.
 
     Times have 3 decimals. Where the last turn ends later than `duration`, the tiers end with it. Without speakers
     there is one empty tier.
