@@ -22,15 +22,16 @@ from .simd import LANES
 from .winograd import block_size, factor_of_position, transform_weight, winograd, workspace_size
 
 Convolution = Callable[..., np.ndarray]
+Kernel = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
 
 # Output pixels that share one pass over the weights: enough to hide reading them from the third-level cache.
 _PIXELS = 120
 
 
-def output_size(size: int, kernel: int, stride: int) -> int:
+def output_size(size: int, stride: int) -> int:
     """Output rows or columns of a convolution with padding (kernel - 1) / 2.
 
-    >>> [output_size(n, 3, 2) for n in (1, 2, 3, 998)]
+    >>> [output_size(n, 2) for n in (1, 2, 3, 998)]
     [1, 1, 2, 499]
     """
     return (size - 1) // stride + 1
@@ -128,13 +129,14 @@ def prepare_conv2d(
     Notes
     -----
     At a call, x is (H, W, C_in) and out (H', W', C_out), float32 C-contiguous, H' = (H - 1) // stride_h + 1; they must
-    not overlap. Nothing but a scratch array kept by each thread is allocated when C_out is a multiple of PANEL. The
-    fastest arrays start on a 64-byte boundary (`memory.aligned_empty`). Safe to call from several threads.
+    not overlap. A scratch array is kept by each thread; the direct kernel allocates besides where C_out is no multiple
+    of PANEL or a residual is added. The fastest arrays start on a 64-byte boundary (`memory.aligned_empty`). Safe to
+    call from several threads.
 
     Raises
     ------
     BackendError
-        An activation that has no kernel here.
+        An activation that has no kernel here; at a call, arrays whose shapes do not fit.
     """
     if activation not in ("none", "relu"):
         raise BackendError(f"unknown activation {activation!r} for a convolution: choose none or relu")
@@ -142,13 +144,30 @@ def prepare_conv2d(
     whole_vectors = c_in % LANES == 0 and c_out % LANES == 0
     fast_stride = stride == (1, 1) or (stride == (2, 2) and not residual)
     if weight.shape[2:] == (3, 3) and whole_vectors and fast_stride:
-        return _prepare_winograd(weight, bias, stride[0], activation, residual)
-    return _prepare_direct(weight, bias, stride, activation, residual)
+        run = _prepare_winograd(weight, bias, stride[0], activation, residual)
+    else:
+        run = _prepare_direct(weight, bias, stride, activation, residual)
+
+    def convolve(x: np.ndarray, out: np.ndarray, shortcut: np.ndarray | None = None) -> np.ndarray:
+        # The kernels address memory without looking at bounds.
+        height, width = output_size(x.shape[0], stride[0]), output_size(x.shape[1], stride[1])
+        fits = x.shape[2] == c_in and out.shape == (height, width, c_out)
+        added = out if shortcut is None else shortcut
+        if not fits or added.shape != out.shape or residual != (shortcut is not None):
+            raise BackendError(
+                f"convolution of {x.shape} into {out.shape} with residual "
+                f"{None if shortcut is None else shortcut.shape}: it takes (H, W, {c_in}), gives "
+                f"{(height, width, c_out)} and {'needs a' if residual else 'takes no'} residual of that shape"
+            )
+        run(x, out, added)
+        return out
+
+    return convolve
 
 
 def _prepare_winograd(
     weight: np.ndarray, bias: np.ndarray | None, stride: int, activation: str, residual: bool
-) -> Convolution:
+) -> Kernel:
     c_out, c_in = weight.shape[:2]
     packed = transform_weight(weight, stride)
     factors = factor_of_position(stride)
@@ -158,23 +177,22 @@ def _prepare_winograd(
     size = workspace_size(stride, c_in, c_out, block)
     floor: Any = np.float32(0.0 if activation == "relu" else -np.inf)
 
-    def convolve(x: np.ndarray, out: np.ndarray, shortcut: np.ndarray | None = None) -> np.ndarray:
-        added = shortcut if residual and shortcut is not None else out
-        winograd(x, packed, factors, zeros, padded_bias, floor, residual, added, stride, block, workspace(size), out)
-        return out
+    def run(x: np.ndarray, out: np.ndarray, shortcut: np.ndarray) -> None:
+        scratch = workspace(size)
+        winograd(x, packed, factors, zeros, padded_bias, floor, residual, shortcut, stride, block, scratch, out)
 
-    return convolve
+    return run
 
 
 def _prepare_direct(
     weight: np.ndarray, bias: np.ndarray | None, stride: tuple[int, int], activation: str, residual: bool
-) -> Convolution:
+) -> Kernel:
     c_out, c_in, kernel_h, kernel_w = weight.shape
     packed = aligned(pack_weight(weight.transpose(0, 3, 2, 1).reshape(c_out, -1)))
     padded_bias = aligned(pad_bias(bias, c_out))
     relu = activation == "relu"
 
-    def convolve(x: np.ndarray, out: np.ndarray, shortcut: np.ndarray | None = None) -> np.ndarray:
+    def run(x: np.ndarray, out: np.ndarray, shortcut: np.ndarray) -> None:
         height, width = out.shape[:2]
         rows = min(height, -(-_PIXELS // width))
         scratch = workspace(rows * ((width - 1) * stride[1] + kernel_w) * kernel_h * c_in)
@@ -183,12 +201,10 @@ def _prepare_direct(
         direct(x, packed, padded_bias, kernel_h, kernel_w, *stride, relu and not residual, rows, scratch, target)
         if separate:
             if residual:
-                assert shortcut is not None
                 target[..., :c_out] += shortcut
             np.maximum(target[..., :c_out], 0.0 if relu else -np.inf, out=out)
-        return out
 
-    return convolve
+    return run
 
 
 def bind_conv2d(layer: Layer) -> BoundLayer:

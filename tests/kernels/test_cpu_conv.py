@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from diarize.backend.cpu import CpuBackend
 from diarize.cpu.conv import output_size, prepare_conv2d
 from diarize.cpu.memory import aligned_empty
 from diarize.errors import BackendError
+from diarize.layers import Layer, Op
 
 
 def reference(
@@ -47,7 +49,7 @@ def check(
     x = random.standard_normal((height, width, c_in)).astype(np.float32)
     weight = (random.standard_normal((c_out, c_in, *kernel)) / np.sqrt(c_in * 9)).astype(np.float32)
     bias = random.standard_normal(c_out).astype(np.float32)
-    shape = (output_size(height, kernel[0], stride[0]), output_size(width, kernel[1], stride[1]), c_out)
+    shape = (output_size(height, stride[0]), output_size(width, stride[1]), c_out)
     shortcut = random.standard_normal(shape).astype(np.float32) if residual else None
     convolve = prepare_conv2d(weight, bias, stride, "relu" if relu else "none", residual)
     out = aligned_empty(shape)
@@ -125,6 +127,42 @@ def test_tiles_do_not_depend_on_their_block(rows: int) -> None:
     # Tiles that see none of the rows in which the two images differ: the same tiles in another order.
     last = (rows - 6) // 5 * 5
     assert shifted[10:last].tobytes() == whole[5 : last - 5].tobytes()
+
+
+def test_stride_two_with_residual() -> None:
+    check(11, 9, 32, 32, stride=(2, 2), residual=True)
+
+
+def test_batch_through_the_backend() -> None:
+    random = np.random.default_rng(2)
+    weight = (random.standard_normal((32, 16, 3, 3)) / 12).astype(np.float32)
+    bias = random.standard_normal(32).astype(np.float32)
+    x = random.standard_normal((3, 7, 6, 16)).astype(np.float32)
+    residual = random.standard_normal((3, 7, 6, 32)).astype(np.float32)
+    backend = CpuBackend()
+    run = backend.prepare(
+        Layer("c", Op.CONV2D, {"weight": weight, "bias": bias}, {"residual": True, "activation": "relu"})
+    )
+    out = backend.put(np.full_like(residual, np.nan))
+    run([backend.put(x), backend.put(residual)], [out])
+    for b in range(3):
+        expected = reference(x[b], weight, bias, (1, 1), residual[b], True)
+        assert np.abs(backend.get(out)[b] - expected).max() < 5e-5
+
+
+@pytest.mark.parametrize(
+    ("x", "out", "residual"),
+    [
+        ((4, 4, 8), (4, 4, 16), (4, 4, 16)),
+        ((4, 4, 16), (4, 5, 16), (4, 5, 16)),
+        ((4, 4, 16), (4, 4, 16), (4, 4, 8)),
+        ((4, 4, 16), (4, 4, 16), None),
+    ],
+)
+def test_shapes_that_do_not_fit(x: tuple[int, ...], out: tuple[int, ...], residual: tuple[int, ...] | None) -> None:
+    convolve = prepare_conv2d(np.zeros((16, 16, 3, 3), np.float32), residual=True)
+    with pytest.raises(BackendError, match=r"takes \(H, W, 16\)"):
+        convolve(*(None if shape is None else np.zeros(shape, np.float32) for shape in (x, out, residual)))
 
 
 def test_unknown_activation() -> None:
