@@ -188,6 +188,7 @@ class Pipeline:
                 "total": finished - started,
             },
             warnings=warnings,
+            checksum=self.model.checksum,
         )
 
     def _analyse(

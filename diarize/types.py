@@ -94,6 +94,7 @@ class Diarization:
 
     `turns` and `exclusive` (one speaker at a time) are sorted by start, end and speaker. `speakers` lists the labels
     in the order of `embeddings` (num_speakers, D) float64. `duration` is the decoded length in seconds.
+    `checksum` is the model's, `recipe` the name of the recipe that chose the kernels, "" where none did.
     """
 
     turns: tuple[Turn, ...]
@@ -106,3 +107,5 @@ class Diarization:
     mode: str
     timings: dict[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    checksum: str = ""
+    recipe: str = ""

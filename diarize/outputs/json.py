@@ -4,7 +4,8 @@ Two runs on the same recording give the same bytes but for the values under "tim
 
 Schema history
 --------------
-diarize/1: file, duration, model, device, mode, speakers, overlap, turns, exclusive, warnings, timings, versions.
+diarize/1: file, duration, model, model_checksum, device, mode, recipe, speakers, overlap, turns, exclusive, warnings,
+timings, versions.
 """
 
 from __future__ import annotations
@@ -91,8 +92,10 @@ def format_json(result: Diarization, file_id: str) -> str:
         "file": file_id,
         "duration": _seconds(result.duration),
         "model": result.model,
+        "model_checksum": result.checksum,
         "device": result.device,
         "mode": result.mode,
+        "recipe": result.recipe or None,
         "speakers": [{"speaker": t.speaker, "seconds": _seconds(t.seconds), "turns": t.turns} for t in totals],
         "overlap": _seconds(overlap_seconds(result.turns)),
         "turns": _turns(result.turns),
@@ -164,6 +167,8 @@ def _result(document: Mapping[str, Any]) -> JsonResult:
         mode=str(document["mode"]),
         timings={name: float(value) for name, value in document["timings"].items()},
         warnings=tuple(str(sentence) for sentence in document["warnings"]),
+        checksum=str(document["model_checksum"]),
+        recipe=str(document["recipe"] or ""),
     )
     return JsonResult(str(document["file"]), result, dict(document["versions"]))
 

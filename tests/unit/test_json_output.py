@@ -26,6 +26,7 @@ RESULT = Diarization(
     mode="exact",
     timings={"total": 1.23456, "analysis": 1.0},
     warnings=("the audio ends early: the header says 7.0 s, 6.1 s decoded",),
+    checksum="c0ffee",
 )
 
 
@@ -36,8 +37,10 @@ def test_whole_text():
         '  "file": "Sitzung eins",\n'
         '  "duration": 6.123,\n'
         '  "model": "campplus",\n'
+        '  "model_checksum": "c0ffee",\n'
         '  "device": "cpu",\n'
         '  "mode": "exact",\n'
+        '  "recipe": null,\n'
         '  "speakers": [\n'
         '    {"speaker": "SPEAKER_00", "seconds": 3.5, "turns": 2},\n'
         '    {"speaker": "SPEAKER_01", "seconds": 1.25, "turns": 1}\n'
