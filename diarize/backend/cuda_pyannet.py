@@ -192,7 +192,7 @@ class PyanNetKernels:
         if key not in self._loaded:
             kernel = request.make()
             image = self._cache.get(kernel, self.gpu.capability)
-            self._loaded[key] = self.gpu.load(image, kernel.arguments, kernel.threads, kernel.shared_bytes)
+            self._loaded[key] = self.gpu.load(image, kernel)
         return self._loaded[key]
 
     def block_windows(self, windows: int) -> int:
