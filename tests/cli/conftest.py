@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,6 +54,12 @@ def cli(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> C
 def command(*arguments: object) -> list[str]:
     """Command line of a process of its own."""
     return [sys.executable, "-m", "diarize.cli.main", *map(str, arguments)]
+
+
+def spawn(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own, with the environment of the tests."""
+    env = {**os.environ, "COLUMNS": "120"}
+    return subprocess.run(command(*arguments), capture_output=True, text=True, env=env, timeout=120, **options)
 
 
 @pytest.fixture(scope="session")
