@@ -84,6 +84,7 @@ def transit(x, channels, scale, shift, spans, packed, bias, rectify, scratch, ou
     """
     width, half, side = out.shape[1], channels // 2, packed.shape[0] * PANEL
     num_tiles = _num_tiles(spans, 2 * TILE_PAIRS)
+    _clear_partners(x, 0, channels, spans)
     for block in range(0, num_tiles, BLOCK_TILES):
         tiles = min(BLOCK_TILES, num_tiles - block)
         row = FIRST_ROW + block * 2 * TILE_PAIRS

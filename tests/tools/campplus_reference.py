@@ -39,7 +39,7 @@ def dense(weights: Weights, x: np.ndarray) -> np.ndarray:
     x = _relu(_norm(weights, "xvector.tdnn.nonlinear.batchnorm", x))
     for block, (layers, dilation) in enumerate(((12, 1), (24, 2), (16, 2)), start=1):
         for layer in range(1, layers + 1):
-            x = np.concatenate([x, _dense_layer(weights, f"xvector.block{block}.tdnnd{layer}", x, dilation)])
+            x = np.concatenate([x, dense_layer(weights, f"xvector.block{block}.tdnnd{layer}", x, dilation)])
         name = f"xvector.transit{block}"
         x = _relu(_norm(weights, f"{name}.nonlinear.batchnorm", x))
         x = weights[f"{name}.linear.weight"][:, :, 0].astype(np.float64) @ x
@@ -49,7 +49,8 @@ def dense(weights: Weights, x: np.ndarray) -> np.ndarray:
     return _relu(_norm(weights, "xvector.dense.nonlinear.batchnorm", pooled))
 
 
-def _dense_layer(weights: Weights, name: str, x: np.ndarray, dilation: int) -> np.ndarray:
+def dense_layer(weights: Weights, name: str, x: np.ndarray, dilation: int) -> np.ndarray:
+    """The 32 channels (32, T) that one dense layer makes of its input (C, T)."""
     hidden = _relu(_norm(weights, f"{name}.nonlinear1.batchnorm", x))
     hidden = weights[f"{name}.linear1.weight"][:, :, 0].astype(np.float64) @ hidden
     hidden = _relu(_norm(weights, f"{name}.nonlinear2.batchnorm", hidden))
