@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import datasets, models, run, score
+from . import bench, datasets, models, run, score
 from ._output import exit_codes
 
 # Plain help: rich's costs 80 ms of start-up and adds only boxes.
@@ -23,6 +23,7 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("score")(score.score)
+app.command("bench")(bench.bench)
 app.add_typer(models.app, name="models")
 app.add_typer(datasets.app, name="datasets")
 
