@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from .unroll import Unrolled
+
 
 @dataclass(frozen=True)
 class Kernel:
@@ -21,7 +23,7 @@ class Kernel:
     """
 
     name: str
-    function: Callable[..., Any] = field(compare=False, repr=False)
+    source: Unrolled = field(compare=False, repr=False)
     arguments: str
     threads: int
     shared_bytes: int = 0
@@ -29,6 +31,11 @@ class Kernel:
     capability: tuple[int, int] = (8, 0)
     architecture_specific: bool = False
     early_start: bool = False
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The Python function that numba compiles, its static parts expanded."""
+        return self.source.expand()
 
     def runs_on(self, capability: tuple[int, int]) -> bool:
         """Whether a device of this compute capability can run the kernel."""

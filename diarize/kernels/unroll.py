@@ -88,34 +88,48 @@ class _Expander(ast.NodeTransformer):
         return node
 
 
-def unroll(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+class Unrolled:
+    """A kernel's Python function, expanded when it is first needed: a kernel found in the cache never is."""
+
+    def __init__(self, function: Callable[..., Any], name: str) -> None:
+        self._function = function
+        self.__name__ = name
+        self._expanded: Callable[..., Any] | None = None
+
+    def expand(self) -> Callable[..., Any]:
+        """The expanded function; it carries its text as `static_source`."""
+        if self._expanded is None:
+            self._expanded = _expand(self._function, self.__name__)
+        return self._expanded
+
+
+def unroll(name: str) -> Callable[[Callable[..., Any]], Unrolled]:
     """Decorator that expands the static parts of a kernel and renames it to `name`.
 
     The name must spell the kernel's whole configuration: two kernels that differ only in constants have equal bytecode.
-    The result carries the expanded text as `static_source`.
     """
+    return lambda function: Unrolled(function, name)
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-        definition = tree.body[0]
-        assert isinstance(definition, ast.FunctionDef)
-        definition.decorator_list = []
-        namespace = dict(function.__globals__)
-        if function.__closure__:
-            for free_name, cell in zip(function.__code__.co_freevars, function.__closure__, strict=True):
-                namespace[free_name] = cell.cell_contents
-        # A name that the function assigns is not static, whatever its value outside.
-        assigned = {argument.arg for argument in definition.args.args}
-        assigned |= {n.id for n in ast.walk(definition) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-        env = {k: v for k, v in namespace.items() if isinstance(v, (int, float)) and k not in assigned}
-        definition.body = _Expander(env)._body(definition.body)
-        definition.name = name
-        ast.fix_missing_locations(tree)
-        ast.increment_lineno(tree, function.__code__.co_firstlineno - 1)
-        exec(compile(tree, inspect.getsourcefile(function) or "<kernel>", "exec"), namespace)
-        expanded = namespace[name]
-        expanded.__qualname__ = name
-        expanded.static_source = ast.unparse(tree)
-        return expanded
 
-    return decorate
+def _expand(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    definition = tree.body[0]
+    assert isinstance(definition, ast.FunctionDef)
+    definition.decorator_list = []
+    namespace = dict(function.__globals__)
+    if function.__closure__:
+        for free_name, cell in zip(function.__code__.co_freevars, function.__closure__, strict=True):
+            namespace[free_name] = cell.cell_contents
+    # A name that the function assigns is not static, whatever its value outside.
+    assigned = {argument.arg for argument in definition.args.args}
+    assigned |= {n.id for n in ast.walk(definition) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    env = {k: v for k, v in namespace.items() if isinstance(v, (int, float)) and k not in assigned}
+    definition.body = _Expander(env)._body(definition.body)
+    definition.name = name
+    ast.fix_missing_locations(tree)
+    ast.increment_lineno(tree, function.__code__.co_firstlineno - 1)
+    exec(compile(tree, inspect.getsourcefile(function) or "<kernel>", "exec"), namespace)
+    expanded: Callable[..., Any] = namespace[name]
+    expanded.__qualname__ = name
+    expanded.static_source = ast.unparse(tree)  # type: ignore[attr-defined]
+    return expanded
