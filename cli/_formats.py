@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 class Recording:
     """What a writer may need besides the result: the recording's `path`, its name in the result, and the options.
 
-    `folder` is where the text will lie, "" for the current one.
+    `folder` is where the text will lie, "" for the current one. `embed_audio`: whether a page holds the recording, None
+    where its size decides.
     """
 
     path: str
@@ -24,6 +25,7 @@ class Recording:
     exclusive: bool = False
     channel: int | None = None
     folder: str = ""
+    embed_audio: bool | None = None
 
     def turns(self, result: Diarization) -> Sequence[Turn]:
         """The turns that were asked for."""
@@ -93,6 +95,15 @@ def _lab(result: Diarization, recording: Recording) -> str:
     return format_lab(recording.turns(result))
 
 
+def _html(result: Diarization, recording: Recording) -> str:
+    from ..outputs.html import format_html, page_audio
+    from ..outputs.peaks import read_peaks
+
+    audio = page_audio(recording.path, recording.folder, recording.embed_audio)
+    peaks = read_peaks(recording.path, recording.channel)
+    return format_html(result, recording.file_id, audio, peaks, recording.exclusive)
+
+
 def _text(result: Diarization, recording: Recording) -> str:
     turns = recording.turns(result)
     totals = f"{counted(len(result.speakers), 'speaker')}, {counted(len(turns), 'turn')}"
@@ -123,6 +134,7 @@ FORMATS = {
         # Audacity offers *.txt only, and .txt alone is the form for people.
         Format("audacity", ".audacity.txt", _audacity),
         Format("lab", ".lab", _lab),
+        Format("html", ".html", _html),
         Format("text", ".txt", _text, joins=True),
     )
 }

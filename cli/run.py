@@ -81,6 +81,15 @@ def run(
             help="Join turns of the same speaker that are less than this apart, after --min-speaker-time.",
         ),
     ] = 0.0,
+    embed_audio: Annotated[
+        bool | None,
+        typer.Option(
+            "--embed-audio/--no-embed-audio",
+            help="html: put the recording into the page, or let the page play it from where it lies. [default: into "
+            "the page up to 8 MiB]",
+            show_default=False,
+        ),
+    ] = None,
     file_id: Annotated[
         str | None,
         typer.Option(metavar="ID", help="Name of the recording in the result. [default: its file name without suffix]"),
@@ -119,7 +128,7 @@ def run(
         target = destination(output, audio, formats, force)
         pipeline = _load(model, device, mode.value, threads, verbosity)
         simplify = partial(postprocess, min_speaker_time=min_speaker_time, merge_gap=merge_gap)
-        job = _Job(pipeline, bounds, simplify, channel, exclusive, formats, target, verbosity)
+        job = _Job(pipeline, bounds, simplify, channel, exclusive, embed_audio, formats, target, verbosity)
         failed = sum(not job.process(path, file_id or stem_of(path)) for path in audio)
         target.close()
         if verbosity >= 1:
@@ -140,6 +149,7 @@ class _Job:
         simplify: Callable[[Diarization], Diarization],
         channel: int | None,
         exclusive: bool,
+        embed_audio: bool | None,
         formats: tuple[Format, ...],
         target: Destination,
         verbosity: int,
@@ -149,6 +159,7 @@ class _Job:
         self._simplify = simplify
         self._channel = channel
         self._exclusive = exclusive
+        self._embed_audio = embed_audio
         self._formats = formats
         self._target = target
         self._verbosity = verbosity
@@ -164,7 +175,7 @@ class _Job:
             for form in self._formats:
                 file = self._target.file_of(path, form)
                 folder = "" if file is None else str(file.parent)
-                recording = Recording(path, file_id, self._exclusive, self._channel, folder)
+                recording = Recording(path, file_id, self._exclusive, self._channel, folder, self._embed_audio)
                 self._target.put(path, form, form.render(result, recording))
         except (OptionError, BrokenPipeError):
             raise
