@@ -96,7 +96,7 @@ def make_linear_partial(part: int = 256) -> Kernel:
         if r0 + row < rows:
             stg128f(out, (int32(cuda.blockIdx.z) * rows + r0 + row) * outputs + o0 + column, a0, a1, a2, a3)
 
-    return Kernel(name, partial, "fffiii", 256, 0, 2, (8, 0))
+    return Kernel(name, partial, "fffiii", 256, 0, 2, (7, 5))
 
 
 def make_linear_total() -> Kernel:
@@ -114,4 +114,4 @@ def make_linear_total() -> Kernel:
             out[row * outputs + column] = value + bias[column]
             column = int32(column + 256)
 
-    return Kernel(name, total, "fffiii", 256, 0, 1, (8, 0))
+    return Kernel(name, total, "fffiii", 256, 0, 1, (7, 5))
