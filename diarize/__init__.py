@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .batch import Outcome
     from .errors import (
         AudioError,
         BackendError,
@@ -26,35 +27,47 @@ if TYPE_CHECKING:
         RecipeError,
     )
     from .hardware import Device
-    from .pipeline import Pipeline
-    from .types import Diarization, SpeakerBounds, Turn
+    from .pipeline import Cancelled, Pipeline
+    from .stitch import LabelOrder
+    from .types import Diarization, SpeakerBounds, Turn, WindowEmbeddings
+    from .voices import Voice
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AudioError",
     "BackendError",
+    "Cancelled",
     "DatasetError",
     "Device",
     "Diarization",
     "DiarizeError",
     "FormatError",
+    "LabelOrder",
     "ModelError",
     "OptionError",
+    "Outcome",
     "OutputError",
     "Pipeline",
     "RecipeError",
     "SpeakerBounds",
     "Turn",
+    "Voice",
+    "WindowEmbeddings",
     "__version__",
 ]
 
 _HOME = {
+    "Cancelled": "pipeline",
     "Device": "hardware",
     "Diarization": "types",
+    "LabelOrder": "stitch",
+    "Outcome": "batch",
     "Pipeline": "pipeline",
     "SpeakerBounds": "types",
     "Turn": "types",
+    "Voice": "voices",
+    "WindowEmbeddings": "types",
 }
 
 

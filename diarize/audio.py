@@ -11,6 +11,7 @@ Delay of codecs: mp3 (with the tag that encoders write), ogg, opus, m4a and webm
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ import numpy as np
 import soundfile
 import soxr
 
-from .errors import AudioError
+from .errors import AudioError, OptionError
 from .framing import SAMPLE_RATE
 from .sndfile import SndfileDecoder
 
@@ -45,6 +46,10 @@ class Decoder(Protocol):
     channels: int
     expected_frames: int | None
     warnings: list[str]
+
+    def skip(self, frames: int) -> int:
+        """Passes over up to `frames` samples per channel, before `blocks`, where that is cheap; gives how many."""
+        ...
 
     def blocks(self) -> Iterator[np.ndarray]:
         """Yields (num_samples, channels) float32."""
@@ -79,17 +84,26 @@ class AudioReader:
     """One recording as an iterator of mono 16 kHz float32 blocks, each (num_samples,), of varying length.
 
     It can be read once. `path` as given, `sample_rate` (Hz) and `channels` of the source, `num_samples` (16 kHz
-    samples delivered so far), `expected_samples` (a guess from the header for progress bars, or None).
+    samples delivered so far), `expected_samples` (a guess from the header for progress bars, or None). Only what lies
+    from `start` to `end` (seconds) is delivered; `offset` is the exact second at which that begins.
     """
 
-    def __init__(self, decoder: Decoder, path: str = "", channel: int | None = None) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        path: str = "",
+        channel: int | None = None,
+        start: float = 0.0,
+        end: float | None = None,
+        name: str = "",
+    ) -> None:
         self.path = path
         self.sample_rate = decoder.sample_rate
         self.channels = decoder.channels
         self.num_samples = 0
         self._decoder = decoder
         self._channel = channel
-        self._name = shown_name(path) if path else "array"
+        self._name = name or (shown_name(path) if path else "array")
         self._warnings: tuple[str, ...] = ()
         self._peak = 0.0
         self._started = False
@@ -99,9 +113,13 @@ class AudioReader:
                 f"{self._name}: the sample rate is {self.sample_rate} Hz; allowed are {_SLOWEST_RATE} to "
                 f"{_FASTEST_RATE}; the header is probably damaged, export the recording again"
             )
+        self._first = round(start * self.sample_rate)
+        self._last = None if end is None else round(end * self.sample_rate)
+        self.offset = self._first / self.sample_rate
         self.expected_samples: int | None = None
         if decoder.expected_frames is not None:
-            self.expected_samples = round(decoder.expected_frames * SAMPLE_RATE / decoder.sample_rate)
+            expected = decoder.expected_frames if self._last is None else min(decoder.expected_frames, self._last)
+            self.expected_samples = round(max(0, expected - self._first) * SAMPLE_RATE / decoder.sample_rate)
         if channel is not None and not 1 <= channel <= self.channels:
             self.close()
             raise AudioError(
@@ -110,7 +128,7 @@ class AudioReader:
 
     @property
     def duration(self) -> float:
-        """Seconds delivered so far; the decoded length after the last block."""
+        """Seconds delivered so far; the length of what was asked for after the last block."""
         return self.num_samples / SAMPLE_RATE
 
     @property
@@ -129,7 +147,8 @@ class AudioReader:
         Raises
         ------
         AudioError
-            Damage that leaves nothing to decode, a sample that is not a finite number, or a second reading.
+            Damage that leaves nothing to decode, a sample that is not a finite number, a recording that ends before
+            the part asked for, or a second reading.
         """
         if self._started:
             raise AudioError(f"{self._name}: was read already; open it again to read it again")
@@ -158,8 +177,9 @@ class AudioReader:
         """Yields mono blocks of `_BLOCK_SECONDS` at the native rate, the last one shorter."""
         size = _BLOCK_SECONDS * self.sample_rate
         pieces: list[np.ndarray] = []
-        held = done = 0
-        for raw in self._decoder.blocks():
+        held = 0
+        done = self._first
+        for raw in self._wanted():
             mono = self._mix(raw)
             self._check(mono, done)
             done += len(mono)
@@ -172,6 +192,22 @@ class AudioReader:
                     pieces, held = [], 0
         if held:
             yield np.concatenate(pieces)
+
+    def _wanted(self) -> Iterator[np.ndarray]:
+        """Yields the decoder's blocks without what lies outside the part asked for."""
+        at = self._decoder.skip(self._first) if self._first else 0
+        for raw in self._decoder.blocks():
+            begin = max(0, self._first - at)
+            stop = len(raw) if self._last is None else min(len(raw), self._last - at)
+            at += len(raw)
+            if begin < stop:
+                yield raw[begin:stop]
+            if self._last is not None and at >= self._last:
+                return
+        if self._first and at <= self._first:
+            raise AudioError(
+                f"{self._name}: start is {self.offset:g} s; the recording ends before, choose an earlier start"
+            )
 
     def _mix(self, raw: np.ndarray) -> np.ndarray:
         """(num_samples,) float32, a copy: the chosen channel, or the mean of all in a fixed order."""
@@ -220,6 +256,11 @@ class _ArrayDecoder:
         self.expected_frames: int | None = len(samples)
         self.warnings: list[str] = []
 
+    def skip(self, frames: int) -> int:
+        """Passes over `frames` samples per channel."""
+        self._samples = self._samples[frames:]
+        return frames
+
     def blocks(self) -> Iterator[np.ndarray]:
         """Yields (num_samples, channels) float32."""
         for start in range(0, len(self._samples), 65_536):
@@ -230,7 +271,9 @@ class _ArrayDecoder:
         """Nothing to release."""
 
 
-def from_array(samples: np.ndarray, sample_rate: int, channel: int | None = None) -> AudioReader:
+def from_array(
+    samples: np.ndarray, sample_rate: int, channel: int | None = None, start: float = 0.0, end: float | None = None
+) -> AudioReader:
     """Reader of samples in memory, (num_samples,) or (num_samples, channels).
 
     float32 and float64 have full scale 1.0, int16 and int32 their own range; `channel` counts from 1.
@@ -248,15 +291,22 @@ def from_array(samples: np.ndarray, sample_rate: int, channel: int | None = None
     if array.ndim == 2 and not (1 <= array.shape[1] <= max(len(array), 1)):
         raise AudioError(f"array: shape is {array.shape}; give (num_samples, channels), transposed if need be")
     columns = array[:, np.newaxis] if array.ndim == 1 else array
-    return AudioReader(_ArrayDecoder(columns, int(sample_rate)), "", channel)
+    return AudioReader(_ArrayDecoder(columns, int(sample_rate)), "", channel, start, end)
 
 
 def open_audio(
-    source: str | os.PathLike[str] | np.ndarray, channel: int | None = None, *, sample_rate: int | None = None
+    source: str | os.PathLike[str] | np.ndarray,
+    channel: int | None = None,
+    *,
+    sample_rate: int | None = None,
+    start: float = 0.0,
+    end: float | None = None,
+    name: str = "",
 ) -> AudioReader:
     """Reader of a recording: a file, or an array with its `sample_rate` in Hz (see `from_array`).
 
-    `channel` counts from 1; None takes the mean of all. Use it in a `with` statement or close it.
+    `channel` counts from 1; None takes the mean of all. Only what lies from `start` to `end` (seconds) is read. `name`
+    stands for the path in messages. Use it in a `with` statement or close it.
 
     Raises
     ------
@@ -267,9 +317,9 @@ def open_audio(
     if isinstance(source, np.ndarray):
         if sample_rate is None:
             raise AudioError("array: sample_rate is missing; give the rate of the samples in Hz")
-        return from_array(source, sample_rate, channel)
+        return from_array(source, sample_rate, channel, start, end)
     text = os.fspath(source)
-    name = shown_name(text)
+    name = name or shown_name(text)
     if sample_rate is not None:
         raise AudioError(f"{name}: sample_rate {sample_rate} was given for a file; files state their own, leave it out")
     file, size = _open_file(text, name)
@@ -282,7 +332,21 @@ def open_audio(
     except BaseException:
         file.close()
         raise
-    return AudioReader(decoder, text, channel)
+    return AudioReader(decoder, text, channel, start, end, name)
+
+
+def check_part(start: float, end: float | None) -> None:
+    """Nothing where `start` and `end` (seconds) bound a part of a recording.
+
+    Raises
+    ------
+    OptionError
+        They do not.
+    """
+    if not (math.isfinite(start) and start >= 0):
+        raise OptionError(f"start is {start:g}; it must be a number of seconds, 0 or more")
+    if end is not None and not (math.isfinite(end) and end > start):
+        raise OptionError(f"end is {end:g}; it must be a number of seconds above start, {start:g}")
 
 
 def load(path: str | os.PathLike[str], channel: int | None = None) -> Waveform:

@@ -101,6 +101,10 @@ class MediaDecoder:
                 ) from error
             yield from frames
 
+    def skip(self, frames: int) -> int:
+        """Passes over nothing: containers seek to whole packets only, whose decoder needs those before."""
+        return 0
+
     def blocks(self) -> Iterator[np.ndarray]:
         """Yields (num_samples, channels) float32; full scale is 1.0.
 

@@ -7,29 +7,40 @@ It never prints and never touches the command line.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import audio
-from .activity import speaker_count
 from .analysis import Embedder, Segmenter, StretchResult, analyse
+from .assembly import Analysis, assemble
+from .audio import check_part
 from .backend.base import Backend
 from .backend.select import open_backend
+from .channels import SPLIT, Channel, joined, parse_channel
 from .clustering import Clusterer
-from .errors import OptionError
+from .errors import AudioError, OptionError
 from .framing import FRAMES_PER_WINDOW, LOCAL_SPEAKERS, SAMPLE_RATE, Framing
 from .hardware import Device
+from .model.registry import resolve
 from .model.weights import EmbeddingNetwork, ModelWeights, load_model
-from .stitch import LabelOrder, stitch
+from .spool import Source, seekable, stem
+from .stitch import LabelOrder
 from .stretches import Stretch, Stretcher
 from .types import Diarization, SpeakerBounds
+from .voices import THRESHOLDS, Voice, check_threshold, named
+
+if TYPE_CHECKING:
+    from .batch import Outcome
 
 Progress = Callable[[str, float, float | None], None]
 """Called from the calling thread with the stage, the seconds of audio done and the total where known."""
@@ -45,23 +56,29 @@ class Mode(Enum):
     FAST = 32_000
 
 
+@dataclass(frozen=True)
+class Setup:
+    """What a pipeline was made from, for making the same one in another process; fields as for `from_pretrained`."""
+
+    model: str
+    device: str
+    mode: str
+    threads: int
+
+    def open(self) -> Pipeline:
+        """The pipeline."""
+        return Pipeline.from_pretrained(self.model, self.device, self.mode, self.threads)
+
+
 class Cancelled(Exception):
     """The caller's `cancelled` function returned true; nothing was produced."""
-
-
-@dataclass(frozen=True)
-class _Analysis:
-    classes: np.ndarray
-    embeddings: np.ndarray
-    num_samples: int
-    segmentation_seconds: float
-    embedding_seconds: float
 
 
 class Pipeline:
     """A model on a device, ready to diarize recordings one after another.
 
-    One recording at a time may use a pipeline; its worker threads are started and ended within `diarize`.
+    A pipeline may be used from several threads: calls take turns, since each uses all of its worker threads, which are
+    started and ended within the call. Results are values that never change and may be shared freely.
     """
 
     def __init__(
@@ -74,6 +91,7 @@ class Pipeline:
         mode: Mode,
         threads: int,
         notes: tuple[str, ...] = (),
+        origin: str = "auto",
     ) -> None:
         self._segmenter = segmenter
         self._embedder = embedder
@@ -84,6 +102,8 @@ class Pipeline:
         self.mode = mode
         self.threads = threads
         self.notes = notes
+        self.setup = Setup(origin, str(device), mode.name.lower(), threads)
+        self._lock = threading.Lock()
 
     @classmethod
     def from_pretrained(
@@ -124,59 +144,166 @@ class Pipeline:
             by_name[mode],
             threads or len(os.sched_getaffinity(0)),
             notes,
+            str(resolve(model)),
         )
 
     def diarize(
         self,
-        source: str | Path | np.ndarray,
+        source: Source,
         *,
         sample_rate: int | None = None,
         bounds: SpeakerBounds | None = None,
-        channel: int | None = None,
-        label_order: LabelOrder = LabelOrder.FIRST_APPEARANCE,
+        num_speakers: int | None = None,
+        min_speakers: int | None = None,
+        max_speakers: int | None = None,
+        channel: Channel = None,
+        start: float = 0.0,
+        end: float | None = None,
+        label_order: LabelOrder | str = LabelOrder.FIRST_APPEARANCE,
+        voices: Sequence[Voice] = (),
+        voice_threshold: float | None = None,
+        keep_windows: bool = False,
         progress: Progress | None = None,
         cancelled: Callable[[], bool] | None = None,
     ) -> Diarization:
-        """Who spoke when in `source`: a file, or samples (num_samples,) or (num_samples, channels) at `sample_rate`.
+        """Who spoke when in `source`.
 
-        `channel` counts from 1; by default all channels are averaged. `cancelled` is asked between stretches.
+        Parameters
+        ----------
+        source
+            A path, "-" for standard input, a binary stream, or samples (num_samples,) or (num_samples, channels) at
+            `sample_rate` in Hz.
+        bounds
+            How many speakers there are; or give `num_speakers`, `min_speakers` and `max_speakers`.
+        channel
+            A number from 1; None or "mix" for the mean of all; "split" to diarize each channel on its own, where
+            speakers are named CH1_SPEAKER_00 and so on and the number of speakers is that of each channel.
+        start, end
+            Only this part is decoded and diarized, in seconds; times in the result remain those of the recording.
+        label_order
+            How speakers are numbered: by first appearance, or "parity" as pyannote.audio does.
+        voices, voice_threshold
+            Known voices (see `enrol`), whose names replace the labels of speakers at least this similar (cosine).
+        keep_windows
+            Keep the embedding of every window in the result.
+        progress
+            Called from this thread with the stage, the seconds of audio done and those in all (None if unknown).
+        cancelled
+            Asked between stretches, some ten times a minute of audio; true ends the work.
 
         Raises
         ------
+        OptionError
+            A value is out of range, or values contradict each other.
         AudioError
             The recording cannot be opened, decoded or used.
         Cancelled
             `cancelled` returned true.
         """
+        if bounds is not None and not num_speakers == min_speakers == max_speakers is None:
+            raise OptionError("the number of speakers is given twice; give bounds or the numbers, not both")
+        bounds = bounds or SpeakerBounds.of(num_speakers, min_speakers, max_speakers)
+        wanted = parse_channel(channel)
+        order = _label_order(label_order)
+        check_part(start, end)
+        threshold = THRESHOLDS[self.model.network.value] if voice_threshold is None else voice_threshold
+        check_threshold(threshold)
+        with self._turn(cancelled), seekable(source) as recording:
+
+            def one(number: int | None, report: Progress | None) -> Diarization:
+                reader = audio.open_audio(
+                    recording.source, number, sample_rate=sample_rate, start=start, end=end, name=recording.name
+                )
+                return self._one(reader, bounds, order, keep_windows, report, cancelled)
+
+            if wanted == SPLIT:
+                with audio.open_audio(recording.source, sample_rate=sample_rate, name=recording.name) as reader:
+                    number = reader.channels
+                parts = [one(index + 1, _share(progress, index, number)) for index in range(number)]
+                result = joined(parts)
+            else:
+                assert not isinstance(wanted, str)
+                result = one(wanted, progress)
+        return named(replace(result, name=stem(source)), voices, threshold)
+
+    def enrol(self, name: str, source: Source, *, sample_rate: int | None = None) -> Voice:
+        """The voice of whoever talks in `source`, a recording of one person, best 10 s or more of clean speech.
+
+        Raises
+        ------
+        AudioError
+            The recording cannot be used, or nobody talks in it.
+        """
+        result = self.diarize(source, sample_rate=sample_rate, num_speakers=1)
+        if not result.speakers or not result.embeddings.any():
+            raise AudioError(f"{source if isinstance(source, (str, Path)) else name}: holds no speech to learn from")
+        return Voice(name, result.embeddings[0], self.model.checksum)
+
+    def diarize_many(
+        self,
+        sources: Iterable[str | Path],
+        *,
+        jobs: int = 1,
+        devices: Sequence[str] = (),
+        in_order: bool = True,
+        progress: Callable[[Path, str, float, float | None], None] | None = None,
+        cancelled: Callable[[], bool] | None = None,
+        **options: Any,
+    ) -> Iterator[Outcome]:
+        """The outcome of each recording: its result, or the error as a value; the others go on.
+
+        With one job the recordings are done here, one after another. With `jobs` above one, or several `devices` (one
+        process each, such as ["cuda:0", "cuda:1"]), worker processes share them, longest first, and the threads of this
+        pipeline are shared out over them. A worker that dies is replaced and its recording tried once more.
+
+        `in_order` gives outcomes in the order of `sources`, else as they finish. `progress` is called with the path
+        before what `diarize` passes. `cancelled` ends the iteration with `Cancelled`; leaving the iteration early
+        ends the workers. `options` are those of `diarize`.
+        """
+        from .batch import run_here, run_in_processes
+
+        paths = [Path(source) for source in sources]
+        if jobs == 1 and not devices:
+            return run_here(self, paths, options, progress, cancelled)
+        return run_in_processes(self.setup, paths, options, jobs, devices, in_order, progress, cancelled)
+
+    @contextmanager
+    def _turn(self, cancelled: Callable[[], bool] | None) -> Iterator[None]:
+        """Waits until no other thread uses this pipeline."""
+        while not self._lock.acquire(timeout=0.1):
+            if cancelled is not None and cancelled():
+                raise Cancelled
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def _one(
+        self,
+        reader: audio.AudioReader,
+        bounds: SpeakerBounds,
+        order: LabelOrder,
+        keep_windows: bool,
+        progress: Progress | None,
+        cancelled: Callable[[], bool] | None,
+    ) -> Diarization:
+        """The result of what `reader` delivers."""
         started = time.perf_counter()
-        with audio.open_audio(source, sample_rate=sample_rate, channel=channel) as reader:
+        with reader:
             analysis = self._analyse(reader, progress, cancelled)
             warnings = tuple(reader.warnings)
         analysed = time.perf_counter()
         if progress is not None:
-            progress("cluster", analysis.num_samples / SAMPLE_RATE, analysis.num_samples / SAMPLE_RATE)
+            progress("cluster", analysis.duration, analysis.duration)
         framing = Framing(self.mode.value, len(analysis.classes))
-        duration = analysis.num_samples / SAMPLE_RATE
-        bounds = bounds or SpeakerBounds()
-        count = speaker_count(analysis.classes, framing) if len(analysis.classes) else np.zeros(0, np.uint8)
-        if not count.any():
-            stitched = None
-            centroids = np.zeros((0, self._embedder.dimension))
-            if bounds.minimum > 1:
-                warnings += (f"asked for at least {bounds.minimum} speakers, found 0: there is no speech",)
-        else:
-            clustering = self._clusterer(analysis.classes, analysis.embeddings, duration, bounds, framing)
-            warnings += clustering.warnings
-            stitched = stitch(analysis.classes, clustering, count, framing, bounds, label_order)
-            warnings += stitched.warnings
-            centroids = stitched.centroids
+        parts = assemble(analysis, self._clusterer, framing, bounds, order, reader.offset, keep_windows)
         finished = time.perf_counter()
         return Diarization(
-            turns=stitched.turns if stitched else (),
-            exclusive=stitched.exclusive if stitched else (),
-            speakers=stitched.speakers if stitched else (),
-            embeddings=centroids,
-            duration=duration,
+            turns=parts.turns,
+            exclusive=parts.exclusive,
+            speakers=parts.speakers,
+            embeddings=parts.embeddings,
+            duration=analysis.duration,
             model=self.model_name,
             device=str(self.device),
             mode=self.mode.name.lower(),
@@ -187,13 +314,15 @@ class Pipeline:
                 "clustering": finished - analysed,
                 "total": finished - started,
             },
-            warnings=warnings,
+            warnings=(*warnings, *parts.warnings),
             checksum=self.model.checksum,
+            offset=reader.offset,
+            windows=parts.windows,
         )
 
     def _analyse(
         self, reader: audio.AudioReader, progress: Progress | None, cancelled: Callable[[], bool] | None
-    ) -> _Analysis:
+    ) -> Analysis:
         step = self.mode.value
         stretcher = Stretcher(reader, step, MAX_WINDOWS, self.threads)
         results: list[StretchResult] = []
@@ -206,7 +335,7 @@ class Pipeline:
                 seconds = done * step / SAMPLE_RATE
                 progress("analyse", seconds if total is None else min(seconds, total), total)
         size = self._embedder.dimension
-        return _Analysis(
+        return Analysis(
             np.concatenate([r.classes for r in results] or [np.zeros((0, FRAMES_PER_WINDOW), np.uint8)]),
             np.concatenate([r.embeddings for r in results] or [np.zeros((0, LOCAL_SPEAKERS, size), np.float32)]),
             stretcher.num_samples,
@@ -241,3 +370,22 @@ def _embedder(weights: ModelWeights, backend: Backend) -> Embedder:
     from .model.resnet34 import ResNet34Embedder
 
     return ResNet34Embedder(weights.embedding, backend)
+
+
+def _share(progress: Progress | None, index: int, number: int) -> Progress | None:
+    """`progress` of all channels, as that of channel `index` of `number` reports it."""
+    if progress is None:
+        return None
+
+    def report(stage: str, done: float, total: float | None) -> None:
+        progress(stage, done + index * (total or done), None if total is None else number * total)
+
+    return report
+
+
+def _label_order(value: LabelOrder | str) -> LabelOrder:
+    try:
+        return LabelOrder(value)
+    except ValueError:
+        allowed = " and ".join(item.value for item in LabelOrder)
+        raise OptionError(f"label-order is {value!r}; allowed are {allowed}") from None

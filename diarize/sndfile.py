@@ -21,6 +21,9 @@ from .headers import Claim, TruthfulFile, mp3_claim, read_claim
 _CALL_FRAMES = 4096
 # Shorter gaps between header and audio go unmentioned: far below the 17 ms of a frame of the networks.
 _TOLERANCE_SECONDS = 0.01
+# Where every sample has its own place in the file, or the format a table of places.
+_EXACT_FORMATS = ("WAV", "WAVEX", "W64", "RF64", "AIFF", "AU", "CAF", "FLAC")
+_EXACT_CODINGS = ("PCM_S8", "PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW", "ALAW")
 # Counts from here on stand for "unknown": 2,000 hours at 16 kHz.
 _UNKNOWN_FRAMES = 1 << 37
 
@@ -44,6 +47,7 @@ class SndfileDecoder:
         self._file = file
         self._claim: Claim = read_claim(file, size)
         self._view: TruthfulFile | None = None
+        self._skipped = 0
         self.warnings: list[str] = []
         try:
             self._sound = self._open(path, size)
@@ -81,6 +85,17 @@ class SndfileDecoder:
         """Error for a file of `size` bytes that ends too soon to hold audio."""
         return AudioError(f"{self._name}: the file ends within its header ({size} bytes); copy or record it again")
 
+    def skip(self, frames: int) -> int:
+        """Passes over up to `frames` samples per channel, in formats that seek to the exact sample; gives how many."""
+        if self._sound.format not in _EXACT_FORMATS or self._sound.subtype not in _EXACT_CODINGS:
+            return 0
+        try:
+            self._skipped = int(self._sound.seek(min(frames, self._sound.frames)))
+        except soundfile.LibsndfileError:
+            # A damaged file is decoded from its beginning, as far as that goes.
+            self._sound.seek(0)
+        return self._skipped
+
     def blocks(self) -> Iterator[np.ndarray]:
         """Yields (num_samples, channels) float32; full scale is 1.0. A block is valid until the next one."""
         frames = _CALL_FRAMES
@@ -89,7 +104,7 @@ class SndfileDecoder:
         # it calls returns the honest count.
         read = soundfile._snd.sf_readf_float
         pointer = soundfile._ffi.cast("float*", buffer.ctypes.data)
-        decoded, trim = 0, self._claim.trim
+        decoded, trim = self._skipped, self._claim.trim
         while True:
             count = int(read(self._sound._file, pointer, frames))
             if count > 0:

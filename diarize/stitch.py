@@ -31,13 +31,15 @@ class Stitched:
     """Turns of one recording.
 
     `turns` and `exclusive` (one speaker at a time) are sorted by start, end and speaker. `speakers` are the labels in
-    order, `centroids` (num_speakers, D) float64 their embeddings, zero where the clustering has none.
+    order, `clusters` (num_speakers,) int64 their clusters, `centroids` (num_speakers, D) float64 their centroids,
+    zero where the clustering has none.
     `warnings`: what the caller should tell the user, one sentence each.
     """
 
     turns: tuple[Turn, ...]
     exclusive: tuple[Turn, ...]
     speakers: tuple[str, ...]
+    clusters: np.ndarray
     centroids: np.ndarray
     warnings: tuple[str, ...] = ()
 
@@ -73,6 +75,7 @@ def stitch(
         _turns(stretches, names),
         _turns(_stretches(single), names),
         tuple(names.values()),
+        clusters,
         _in_order(clustering.centroids, clusters),
         _silent(bounds, len(clusters), len(clustering.centroids)),
     )

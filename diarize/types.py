@@ -7,13 +7,21 @@ N training embeddings, K clusters, T frames of the whole recording.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    import pandas
+    from pyannote.core import Annotation
 
 
 @dataclass(frozen=True, order=True)
 class Turn:
     """One speaker's stretch: `start` and `end` in seconds from the recording's start, `speaker` its label.
+
+    `confidence`, from 0 to 1, says how sure the label is (diarize/confidence.py); None where there is nothing to go by,
+    as with a single speaker. It plays no part in comparisons.
 
     >>> Turn(0.5, 2.0, "SPEAKER_00").duration
     1.5
@@ -22,6 +30,7 @@ class Turn:
     start: float
     end: float
     speaker: str
+    confidence: float | None = field(default=None, compare=False)
 
     @property
     def duration(self) -> float:
@@ -89,12 +98,30 @@ class Clustering:
 
 
 @dataclass(frozen=True)
+class WindowEmbeddings:
+    """The embeddings that a result was clustered from, one row for each local speaker of a window that has one.
+
+    `starts` (N,) float64, seconds from the recording's start; each window lasts 10 s. `alone` (N,) float64, seconds in
+    which the local speaker talks alone in its window. `speakers` (N,) int32, index into the result's speakers, -1 for
+    none. `embeddings` (N, D) float32.
+    """
+
+    starts: np.ndarray
+    alone: np.ndarray
+    speakers: np.ndarray
+    embeddings: np.ndarray
+
+
+@dataclass(frozen=True)
 class Diarization:
     """Who spoke when in one recording.
 
     `turns` and `exclusive` (one speaker at a time) are sorted by start, end and speaker. `speakers` lists the labels
-    in the order of `embeddings` (num_speakers, D) float64. `duration` is the decoded length in seconds.
-    `checksum` is the model's, `recipe` the name of the recipe that chose the kernels, "" where none did.
+    in the order of `embeddings` (num_speakers, D) float64, rows of unit length, zero for a speaker without any.
+    `duration` is the decoded length in seconds, which began at `offset` seconds of the recording: all times count from
+    the recording's own start. `name` is the recording's file name without suffix, "" for samples. `windows` is there
+    when it was asked for. `warnings`: one sentence each. `checksum` is the model's, `recipe` names the recipe that
+    chose the kernels, "" where none did.
     """
 
     turns: tuple[Turn, ...]
@@ -109,3 +136,69 @@ class Diarization:
     warnings: tuple[str, ...] = ()
     checksum: str = ""
     recipe: str = ""
+    name: str = ""
+    offset: float = 0.0
+    windows: WindowEmbeddings | None = field(default=None, repr=False)
+
+    def to_rttm(self, file_id: str | None = None, exclusive: bool = False) -> str:
+        r"""RTTM text, one line for each turn; `file_id` is `name` unless given.
+
+        >>> result = Diarization((Turn(0.5, 2.0, "A"),), (), ("A",), np.zeros((1, 0)), 2.0, "m", "cpu", "exact")
+        >>> result.to_rttm("talk")
+        'SPEAKER talk 1 0.500 1.500 <NA> <NA> A <NA> <NA>\n'
+        """
+        from .outputs.rttm import format_rttm
+
+        return format_rttm(self._chosen(exclusive), self._file_id(file_id))
+
+    def to_json(self, file_id: str | None = None) -> str:
+        """The versioned JSON document of diarize/outputs/json.py."""
+        from .outputs.json import format_json
+
+        return format_json(self, self._file_id(file_id))
+
+    def to_annotation(self, exclusive: bool = False) -> Annotation:
+        """The turns as a `pyannote.core.Annotation`, one track each, named by its number.
+
+        >>> result = Diarization((Turn(0.5, 2.0, "A"),), (), ("A",), np.zeros((1, 0)), 2.0, "m", "cpu", "exact")
+        >>> result.to_annotation().labels()
+        ['A']
+        """
+        from pyannote.core import Annotation, Segment
+
+        annotation = Annotation(uri=self.name or None)
+        for track, turn in enumerate(self._chosen(exclusive)):
+            annotation[Segment(turn.start, turn.end), track] = turn.speaker
+        return annotation
+
+    def to_dataframe(self, exclusive: bool = False) -> pandas.DataFrame:
+        """The turns as a pandas data frame: columns start, end, duration (seconds), speaker, confidence (NaN for none).
+
+        Raises
+        ------
+        OptionError
+            pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            from .errors import OptionError
+
+            raise OptionError("a data frame needs pandas, which is not installed: pip install pandas") from error
+        turns = self._chosen(exclusive)
+        columns: dict[str, list[Any]] = {
+            "start": [turn.start for turn in turns],
+            "end": [turn.end for turn in turns],
+            "duration": [turn.duration for turn in turns],
+            "speaker": [turn.speaker for turn in turns],
+        }
+        frame = pandas.DataFrame(columns)
+        # An empty column would else be one of objects.
+        frame["confidence"] = np.array([turn.confidence for turn in turns], dtype=np.float64)
+        return frame
+
+    def _chosen(self, exclusive: bool) -> tuple[Turn, ...]:
+        return self.exclusive if exclusive else self.turns
+
+    def _file_id(self, given: str | None) -> str:
+        return given or self.name or "recording"

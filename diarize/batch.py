@@ -1,0 +1,165 @@
+"""Many recordings: each one's result or error as a value, done here or by worker processes.
+
+Worker processes take the longest recordings first, so that the shares come out even by duration however many there are.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import audio
+from .errors import DiarizeError, OptionError
+from .types import Diarization
+
+if TYPE_CHECKING:
+    from .pipeline import Pipeline, Setup
+
+Report = Callable[[Path, str, float, float | None], None]
+"""Progress of one recording: its path, the stage, the seconds of audio done and those in all (None if unknown)."""
+
+# Bytes a second of audio where only the size of a file is known: speech in a lossy format.
+_TYPICAL_BYTES = 16_000
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one recording: exactly one of `result` and `error` is there.
+
+    `position` counts from 0 in the order in which recordings were given; `seconds` is what the work took.
+    """
+
+    path: Path
+    position: int
+    result: Diarization | None
+    error: Exception | None
+    seconds: float = 0.0
+
+    def get(self) -> Diarization:
+        """The result; raises the error where there is one."""
+        if self.error is not None:
+            raise self.error
+        assert self.result is not None
+        return self.result
+
+
+def run_here(
+    pipeline: Pipeline,
+    paths: Sequence[Path],
+    options: dict[str, Any],
+    report: Report | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> Iterator[Outcome]:
+    """Outcomes of `paths`, one after another, from `pipeline` itself; `options` are those of `Pipeline.diarize`.
+
+    Raises
+    ------
+    Cancelled
+        `cancelled` returned true.
+    OptionError
+        An option is wrong, which every recording would say.
+    """
+    for position, path in enumerate(paths):
+
+        def show(stage: str, done: float, total: float | None, path: Path = path) -> None:
+            if report is not None:
+                report(path, stage, done, total)
+
+        yield attempt(pipeline, path, position, {**options, "progress": show, "cancelled": cancelled})
+
+
+def attempt(pipeline: Pipeline, path: Path, position: int, options: dict[str, Any]) -> Outcome:
+    """The outcome of one recording; raises only what concerns all of them, see `run_here`."""
+    from .pipeline import Cancelled
+
+    started = time.perf_counter()
+    result: Diarization | None = None
+    failure: Exception | None = None
+    try:
+        result = pipeline.diarize(path, **options)
+    except (OptionError, Cancelled):
+        raise
+    except Exception as error:
+        # Also a fault of our own: the other recordings may still work.
+        failure = error
+    return Outcome(path, position, result, failure, time.perf_counter() - started)
+
+
+def run_in_processes(
+    setup: Setup,
+    paths: Sequence[Path],
+    options: dict[str, Any],
+    jobs: int = 1,
+    devices: Sequence[str] = (),
+    in_order: bool = True,
+    report: Report | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> Iterator[Outcome]:
+    """Outcomes of `paths` from worker processes, `jobs` of them or one for each of `devices`.
+
+    Raises
+    ------
+    OptionError
+        `jobs` and `devices` contradict each other, or an option is wrong.
+    Cancelled
+        `cancelled` returned true.
+    """
+    from .workers import run
+
+    setups = share_out(setup, jobs, devices)
+    # No more workers than there is work.
+    outcomes = run(setups[: max(1, len(paths))], paths, options, longest_first(paths), report, cancelled)
+    return ordered(outcomes) if in_order else outcomes
+
+
+def share_out(setup: Setup, jobs: int, devices: Sequence[str]) -> list[Setup]:
+    """The setup of each worker: the device and its part of the threads, none less than one.
+
+    >>> from diarize.pipeline import Setup                                         # doctest: +SKIP
+    >>> [s.threads for s in share_out(Setup("auto", "cpu", "exact", 8), 3, ())]    # doctest: +SKIP
+    [3, 3, 2]
+
+    Raises
+    ------
+    OptionError
+        `jobs` is below one, or both say how many workers there are.
+    """
+    if jobs < 1:
+        raise OptionError(f"jobs is {jobs}; it must be at least 1")
+    if devices and jobs > 1:
+        raise OptionError(f"jobs {jobs} and devices {','.join(devices)} both set the number of workers; give one")
+    names = list(devices) or [setup.device] * jobs
+    whole, rest = divmod(setup.threads, len(names))
+    return [replace(setup, device=name, threads=max(1, whole + (index < rest))) for index, name in enumerate(names)]
+
+
+def longest_first(paths: Sequence[Path]) -> list[int]:
+    """Positions of `paths`, the longest recording first; equal ones in their order."""
+    lengths = [seconds_of(path) for path in paths]
+    return sorted(range(len(paths)), key=lambda position: -lengths[position])
+
+
+def seconds_of(path: Path) -> float:
+    """Length that a recording's header states, a guess from its size where it states none, 0 where it has none."""
+    try:
+        with audio.open_audio(path) as reader:
+            known = reader.total_seconds
+        return os.stat(path).st_size / _TYPICAL_BYTES if known is None else known
+    except (DiarizeError, OSError):
+        # Whoever diarizes it reports what is wrong.
+        return 0.0
+
+
+def ordered(outcomes: Iterator[Outcome]) -> Iterator[Outcome]:
+    """`outcomes` by position, each as soon as those before it have come."""
+    waiting: dict[int, Outcome] = {}
+    following = 0
+    for outcome in outcomes:
+        waiting[outcome.position] = outcome
+        while following in waiting:
+            yield waiting.pop(following)
+            following += 1

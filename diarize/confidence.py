@@ -1,0 +1,113 @@
+"""How sure the label of each turn is, as a number from 0 to 1.
+
+The *margin* of a local speaker in a window is the cosine of its embedding with its own speaker's embedding, less that
+with the closest other speaker's. A turn's margin is the mean over the windows that carry it, weighted by the frames
+that each has of it. A logistic curve turns margins into the share of speech that bore the right label at this margin;
+how it was fitted, and on what, is written at `CURVES`.
+
+A confidence says nothing about where a turn begins and ends, nor whether two speakers should have been one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from .framing import FRAMES_PER_WINDOW, Framing, frame_middle
+from .powerset import CLASS_TABLE
+from .types import Turn
+from .voiceprints import unit_rows, usable_rows
+
+# Finer differences are noise, and rounding hides the last bits of matrix products.
+_DECIMALS = 3
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Logistic curve from margins to shares: 1 / (1 + exp(-(slope * margin + intercept)))."""
+
+    slope: float
+    intercept: float
+
+    def __call__(self, margin: float) -> float:
+        """The share at `margin`, rounded to 3 decimals.
+
+        >>> Curve(10.0, 0.0)(0.0)
+        0.5
+        """
+        exponent = np.clip(-(self.slope * margin + self.intercept), -700, 700)
+        return round(float(1.0 / (1.0 + np.exp(exponent))), _DECIMALS)
+
+
+@dataclass(frozen=True)
+class Margins:
+    """Margins of one result: `values` (C, 3) float64, NaN for local speakers without one; `labels` (C, 3) clusters."""
+
+    values: np.ndarray
+    labels: np.ndarray
+
+
+def margins(
+    classes: np.ndarray, embeddings: np.ndarray, labels: np.ndarray, clusters: np.ndarray, prints: np.ndarray
+) -> Margins:
+    """Margin of every local speaker of every window.
+
+    `classes` (C, 589) uint8, `embeddings` (C, 3, D) float32, `labels` (C, 3) clusters; `clusters` (K,) those of the
+    speakers, `prints` (K, D) their unit embeddings. With fewer than two speakers there are no margins.
+    """
+    values = np.full(labels.shape, np.nan)
+    if len(clusters) > 1:
+        usable = usable_rows(classes, embeddings)
+        for index, cluster in enumerate(clusters):
+            mine = usable & (labels == cluster)
+            cosines = unit_rows(embeddings[mine]) @ prints.T
+            others = np.delete(cosines, index, axis=1).max(axis=1)
+            values[mine] = cosines[:, index] - others
+    return Margins(values, labels)
+
+
+def with_confidence(
+    turns: Sequence[Turn],
+    names: dict[str, int],
+    classes: np.ndarray,
+    found: Margins,
+    framing: Framing,
+    curve: Curve,
+) -> tuple[Turn, ...]:
+    """`turns` with their confidence; None where no window that carries a turn has a margin.
+
+    `names` gives the cluster of each speaker. Times of `turns` count from the first window's start.
+    """
+    middles = frame_middle(np.arange(framing.num_frames))
+    filled: list[Turn | None] = [None] * len(turns)
+    for name, cluster in names.items():
+        indices = [index for index, turn in enumerate(turns) if turn.speaker == name]
+        # Prefix sums over frames, of margins and of windows that have one.
+        sums, counts = _frame_sums(classes, found, framing, cluster)
+        # The tolerance makes up for rounding in the middles that turns were cut at.
+        firsts = np.searchsorted(middles, np.array([turns[i].start for i in indices]) - 1e-6)
+        ends = np.searchsorted(middles, np.array([turns[i].end for i in indices]) - 1e-6)
+        for index, first, end in zip(indices, firsts, ends, strict=True):
+            windows = counts[end] - counts[first]
+            sure = curve(float((sums[end] - sums[first]) / windows)) if windows > 0 else None
+            filled[index] = replace(turns[index], confidence=sure)
+    return tuple(turn for turn in filled if turn is not None)
+
+
+def _frame_sums(classes: np.ndarray, found: Margins, framing: Framing, cluster: int) -> tuple[np.ndarray, np.ndarray]:
+    """Running sums (T + 1,) of the margins of `cluster` over frames, and of the number of windows that gave one."""
+    sums = np.zeros(framing.num_frames + 1)
+    counts = np.zeros(framing.num_frames + 1)
+    firsts = framing.first_frames
+    for window, local in np.argwhere((found.labels == cluster) & np.isfinite(found.values)):
+        span = slice(firsts[window] + 1, firsts[window] + 1 + FRAMES_PER_WINDOW)
+        speaks = CLASS_TABLE[:, local][classes[window]]
+        sums[span] += speaks * found.values[window, local]
+        counts[span] += speaks
+    return np.cumsum(sums), np.cumsum(counts)
+
+
+# Fitted by tests/tools/fit_confidence.py.
+CURVES = {"campplus": Curve(10.0, 0.0), "resnet34": Curve(10.0, 0.0)}

@@ -1,0 +1,114 @@
+"""Recordings that cannot be read twice or jumped about in, copied to a temporary file: pipes, standard input, streams.
+
+Decoders look at a file's end before its beginning and the channels of a call are read one after another, so that what
+comes through a pipe must lie somewhere. The copy is removed when its context ends.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from .errors import AudioError
+
+STDIN = "-"
+STDIN_NAME = "standard input"
+
+Source = str | os.PathLike[str] | np.ndarray | BinaryIO
+"""A recording: a path, "-" for standard input, samples, or a binary file object that is open for reading."""
+
+
+@dataclass(frozen=True)
+class Seekable:
+    """A recording that can be opened any number of times: `source` a path or samples, `name` what messages call it."""
+
+    source: str | np.ndarray
+    name: str
+
+
+@contextmanager
+def seekable(source: Source) -> Iterator[Seekable]:
+    """`source` itself, or a copy of it in a temporary file (in TMPDIR) where it is a pipe or stream.
+
+    Raises
+    ------
+    AudioError
+        Standard input is a terminal or closed, or there is no room for the copy.
+    """
+    if isinstance(source, np.ndarray):
+        yield Seekable(source, "")
+    elif isinstance(source, (str, os.PathLike)):
+        path = os.fspath(source)
+        if path == STDIN:
+            with _copy(_standard_input(), STDIN_NAME) as copy:
+                yield Seekable(copy, STDIN_NAME)
+        elif _is_pipe(path):
+            with _open_pipe(path) as pipe, _copy(pipe, path) as copy:
+                yield Seekable(copy, path)
+        else:
+            yield Seekable(path, "")
+    else:
+        name = str(getattr(source, "name", "") or "stream")
+        with _copy(source, name) as copy:
+            yield Seekable(copy, name)
+
+
+def stem(source: Source) -> str:
+    """The name of a recording without folder and suffix; "stdin" for standard input, "" for samples and streams.
+
+    >>> stem("calls/monday.take2.wav"), stem("-")
+    ('monday.take2', 'stdin')
+    """
+    if isinstance(source, (str, os.PathLike)):
+        return "stdin" if os.fspath(source) == STDIN else Path(source).stem
+    return ""
+
+
+def _standard_input() -> BinaryIO:
+    """Standard input as bytes; raises `AudioError` where nothing can come from it."""
+    if sys.stdin is None or sys.stdin.closed:
+        raise AudioError(f"{STDIN_NAME}: is closed; pipe a recording into it")
+    if sys.stdin.isatty():
+        raise AudioError(f"{STDIN_NAME}: is a terminal; pipe a recording into it, or give a file")
+    return sys.stdin.buffer
+
+
+def _is_pipe(path: str) -> bool:
+    try:
+        return stat.S_ISFIFO(os.stat(path).st_mode)
+    except (OSError, ValueError):
+        # What is wrong with it is said by whoever opens it.
+        return False
+
+
+def _open_pipe(path: str) -> BinaryIO:
+    try:
+        return open(path, "rb")
+    except OSError as error:
+        raise AudioError(f"{path}: cannot be opened ({error.strerror}); check the path") from error
+
+
+@contextmanager
+def _copy(stream: BinaryIO, name: str) -> Iterator[str]:
+    """Path of a temporary file with the rest of `stream`."""
+    with tempfile.NamedTemporaryFile(prefix="diarize-") as file:
+        try:
+            shutil.copyfileobj(stream, file, 1 << 20)
+            file.flush()
+        except (OSError, ValueError, io.UnsupportedOperation) as error:
+            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            raise AudioError(
+                f"{name}: cannot be copied to {tempfile.gettempdir()} ({reason}); TMPDIR names another folder"
+            ) from error
+        yield file.name
