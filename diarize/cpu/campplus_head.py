@@ -252,149 +252,177 @@ def _clear_free_columns(x, row_at, column_stride, first, stop, spans):  # type: 
 
 
 @njit(cache=True, nogil=True)
-def square_conv(x, rows, columns, groups, spans, weights, bias, zeros, residual, scratch, out):  # type: ignore[no-untyped-def]
-    """3x3 convolution, bias, plus what `out` holds where `residual`, ReLU; x and out (rows + 2, columns, 32) flat.
+def square_conv(x, rows, columns, group, stop, spans, weights, bias, zeros, residual, scratch, out):  # type: ignore[no-untyped-def]
+    """3x3 convolution, bias, plus what `out` holds where `residual`, ReLU, for one group of columns.
 
-    weights (36, 32 * 32) packed points; scratch 2 * 36 * TILE_ROWS * 32 floats. Free columns of `out` become zero.
+    x and out (rows + 2, columns, 32) flat; weights (36, 32 * 32) packed points; scratch 2 * 36 * TILE_ROWS * 32 floats.
+    Free columns of `out` from the group's first to `stop` become zero.
     """
     points = POINTS * POINTS
     stride = TILE_ROWS * CHANNELS
     half = points * stride
     row_stride = columns * CHANNELS
+    column = FIRST_COLUMN + group * GROUP
     for row in range(0, rows, TILE):
-        for group in range(groups):
-            column = FIRST_COLUMN + group * GROUP
-            at = row * row_stride + (column - 1) * CHANNELS
+        at = row * row_stride + (column - 1) * CHANNELS
+        for c in range(0, CHANNELS, LANES):
+            _squares_to_points(x, at + c, row_stride, scratch, c)
+        for point in range(points):
+            for c in range(0, CHANNELS, PANEL):
+                _tile_square(
+                    scratch, point * stride, 0, weights, (point * CHANNELS + c) * CHANNELS, CHANNELS,
+                    zeros, 0, scratch, half + point * stride + c, CHANNELS,
+                )  # fmt: skip
+        for tile in range(TILE_ROWS):
+            at = (row + 1) * row_stride + (column + tile * TILE) * CHANNELS
             for c in range(0, CHANNELS, LANES):
-                _squares_to_points(x, at + c, row_stride, scratch, c)
-            for point in range(points):
-                for c in range(0, CHANNELS, PANEL):
-                    _tile_square(
-                        scratch, point * stride, 0, weights, (point * CHANNELS + c) * CHANNELS, CHANNELS,
-                        zeros, 0, scratch, half + point * stride + c, CHANNELS,
-                    )  # fmt: skip
-            for tile in range(TILE_ROWS):
-                at = (row + 1) * row_stride + (column + tile * TILE) * CHANNELS
-                for c in range(0, CHANNELS, LANES):
-                    source = half + tile * CHANNELS + c
-                    if residual:
-                        _points_to_square_add(scratch, source, stride, bias, c, out, at + c, row_stride)
-                    else:
-                        _points_to_square(scratch, source, stride, bias, c, out, at + c, row_stride)
+                source = half + tile * CHANNELS + c
+                if residual:
+                    _points_to_square_add(scratch, source, stride, bias, c, out, at + c, row_stride)
+                else:
+                    _points_to_square(scratch, source, stride, bias, c, out, at + c, row_stride)
     for row in range(1, rows + 1):
-        _clear_free_columns(out, row * row_stride, CHANNELS, FIRST_COLUMN, FIRST_COLUMN + groups * GROUP + TILE, spans)
+        _clear_free_columns(out, row * row_stride, CHANNELS, column, stop, spans)
 
 
 @njit(cache=True, nogil=True)
-def strided_row(x, above, middle, below, groups, spans, weights, bias, zeros, scratch, out, out_at, out_stride):  # type: ignore[no-untyped-def]
+def strided_row(x, above, middle, below, group, stop, spans, weights, bias, zeros, scratch, out, out_at, out_stride):  # type: ignore[no-untyped-def]
     """One output row of a 3x3 convolution, bias and ReLU, from three input rows that start at the given offsets of x.
 
     weights (6, 96 * 32) packed points; scratch 6 * TILE_ROWS * 128 floats; output column c is written at
-    out_at + c * out_stride. Free columns become zero.
+    out_at + c * out_stride. Free columns from the group's first to `stop` become zero.
     """
     inner = 3 * CHANNELS
     in_stride, stride = TILE_ROWS * inner, TILE_ROWS * CHANNELS
     half = POINTS * in_stride
-    for group in range(groups):
-        column = FIRST_COLUMN + group * GROUP
-        for tap in range(3):
-            source = above if tap == 0 else (middle if tap == 1 else below)
-            for tile in range(TILE_ROWS):
-                at = source + (column + tile * TILE - 1) * CHANNELS
-                for c in range(0, CHANNELS, LANES):
-                    _row_to_points(x, at + c, scratch, tile * inner + tap * CHANNELS + c, in_stride)
-        for point in range(POINTS):
-            for c in range(0, CHANNELS, PANEL):
-                _tile_strided(
-                    scratch, point * in_stride, 0, weights, (point * CHANNELS + c) * inner, inner,
-                    zeros, 0, scratch, half + point * stride + c, CHANNELS,
-                )  # fmt: skip
+    column = FIRST_COLUMN + group * GROUP
+    for tap in range(3):
+        source = above if tap == 0 else (middle if tap == 1 else below)
         for tile in range(TILE_ROWS):
-            at = out_at + (column + tile * TILE) * out_stride
+            at = source + (column + tile * TILE - 1) * CHANNELS
             for c in range(0, CHANNELS, LANES):
-                _points_to_row(scratch, half + tile * CHANNELS + c, stride, bias, c, out, at + c, out_stride)
-    _clear_free_columns(out, out_at, out_stride, FIRST_COLUMN, FIRST_COLUMN + groups * GROUP + TILE, spans)
+                _row_to_points(x, at + c, scratch, tile * inner + tap * CHANNELS + c, in_stride)
+    for point in range(POINTS):
+        for c in range(0, CHANNELS, PANEL):
+            _tile_strided(
+                scratch, point * in_stride, 0, weights, (point * CHANNELS + c) * inner, inner,
+                zeros, 0, scratch, half + point * stride + c, CHANNELS,
+            )  # fmt: skip
+    for tile in range(TILE_ROWS):
+        at = out_at + (column + tile * TILE) * out_stride
+        for c in range(0, CHANNELS, LANES):
+            _points_to_row(scratch, half + tile * CHANNELS + c, stride, bias, c, out, at + c, out_stride)
+    _clear_free_columns(out, out_at, out_stride, column, stop, spans)
 
 
 @njit(cache=True, nogil=True)
-def shortcut_row(x, source, groups, weights, bias, out, target):  # type: ignore[no-untyped-def]
-    """1x1 convolution of one row, 32 to 32 channels, with bias: column c from source + 32 c to target + 32 c."""
-    for row in range(groups * TILE):
-        at = (FIRST_COLUMN + row * TILE_ROWS) * CHANNELS
+def shortcut_row(x, source, group, weights, bias, out, target):  # type: ignore[no-untyped-def]
+    """1x1 convolution of a group of one row, 32 to 32 channels, with bias, from offset `source` to `target`."""
+    for part in range(TILE):
+        at = (FIRST_COLUMN + group * GROUP + part * TILE_ROWS) * CHANNELS
         for c in range(0, CHANNELS, PANEL):
             _tile_square(x, source + at, 0, weights, c * CHANNELS, CHANNELS, bias, c, out, target + at + c, CHANNELS)
 
 
 @njit(cache=True, nogil=True)
-def stem_row(mel, row, columns, groups, spans, weights, out, target):  # type: ignore[no-untyped-def]
-    """First convolution, 1 to 32 channels, one frequency row: mel (82 * columns) flat with a zero row at each end."""
-    count = groups * GROUP
+def stem_row(mel, row, columns, group, spans, weights, out, target):  # type: ignore[no-untyped-def]
+    """First convolution, 1 to 32 channels, one frequency row, for a group and the column on either side of it.
+
+    mel (82 * columns) flat with a zero row at each end.
+    """
+    column = FIRST_COLUMN + group * GROUP - 1
+    count = GROUP + 2
     for c in range(0, CHANNELS, PANEL):
-        _stem_columns(
-            mel, row * columns + FIRST_COLUMN - 1, columns, weights, c, out, target + FIRST_COLUMN * CHANNELS + c, count
-        )
-    _clear_free_columns(out, target, CHANNELS, FIRST_COLUMN, FIRST_COLUMN + count + TILE, spans)
+        at = row * columns + column - 1
+        _stem_columns(mel, at, columns, weights, c, out, target + column * CHANNELS + c, count)
+    _clear_free_columns(out, target, CHANNELS, column, column + count, spans)
 
 
 @njit(cache=True, nogil=True)
-def head(
-    mel,
-    rows,
-    columns,
-    groups,
-    spans,
-    stem,
-    strided,
-    strided_bias,
-    square,
-    square_bias,
-    one,
-    one_bias,
-    zeros,
-    ring,
-    a,
-    b,
-    c,
-    d,
-    scratch,
-    out,
+def _first_stage(
+    mel, rows, columns, group, stop, spans, stem, weights, bias, one, one_bias, zeros, ring, scratch, a, b
 ):  # type: ignore[no-untyped-def]
+    """First convolution, which lives in a ring of three rows only, then the strided one into a, the shortcut into b."""
+    row_stride = columns * CHANNELS
+    edge = 2 * row_stride + (FIRST_COLUMN + group * GROUP - 1) * CHANNELS
+    ring[edge : edge + (GROUP + 2) * CHANNELS] = 0.0
+    for row in range(rows // 2):
+        # Row 2 row - 1 is still there from the round before.
+        above, middle, below = (2 * row + 2) % 3 * row_stride, 2 * row % 3 * row_stride, (2 * row + 1) % 3 * row_stride
+        stem_row(mel, 2 * row, columns, group, spans, stem, ring, middle)
+        stem_row(mel, 2 * row + 1, columns, group, spans, stem, ring, below)
+        target = (row + 1) * row_stride
+        strided_row(
+            ring, above, middle, below, group, stop, spans, weights, bias, zeros, scratch, a, target, CHANNELS
+        )  # fmt: skip
+        shortcut_row(ring, middle, group, one, one_bias, b, target)
+
+
+@njit(cache=True, nogil=True)
+def _second_stage(b, rows, columns, group, stop, spans, weights, bias, one, one_bias, zeros, scratch, c, d):  # type: ignore[no-untyped-def]
+    """Strided convolution of b into c and its shortcut into d."""
+    row_stride = columns * CHANNELS
+    for row in range(rows // 4):
+        above, target = 2 * row * row_stride, (row + 1) * row_stride
+        strided_row(
+            b, above, above + row_stride, above + 2 * row_stride, group, stop, spans, weights, bias, zeros, scratch,
+            c, target, CHANNELS,
+        )  # fmt: skip
+        shortcut_row(b, above + row_stride, group, one, one_bias, d, target)
+
+
+@njit(cache=True, nogil=True)
+def _last_stage(d, rows, columns, group, stop, spans, weights, bias, zeros, scratch, out):  # type: ignore[no-untyped-def]
+    """Strided convolution of d into out (columns, rows / 8 * 32)."""
+    row_stride = columns * CHANNELS
+    width = rows // 8 * CHANNELS
+    for row in range(rows // 8):
+        above = 2 * row * row_stride
+        strided_row(
+            d, above, above + row_stride, above + 2 * row_stride, group, stop, spans, weights, bias, zeros, scratch,
+            out, row * CHANNELS, width,
+        )  # fmt: skip
+
+
+@njit(cache=True, nogil=True)
+def head(mel, rows, columns, groups, spans, stem, strided, strided_bias, square, square_bias, one, one_bias, zeros, ring, a, b, c, d, scratch, out):  # fmt: skip  # type: ignore[no-untyped-def]  # noqa: E501
     """The whole head: mel (rows + 2, columns) flat to out (columns, rows / 8 * 32).
 
     strided (3, ...), square (6, ...), one (2, ...) hold the packed weights in the order in which they are used; ring
     holds three rows of the first convolution, a and b the activations of the first two blocks, c and d of the others.
+
+    Each convolution works one group behind the one before it, so that activations are used again before they leave the
+    cache. It finds the column that it needs on its right already made, and the one on its left not yet overwritten:
+    the blocks' second convolutions add to b and d in place, after everything that reads the old values.
     """
-    row_stride = columns * CHANNELS
-    half = rows // 2
-    ring[2 * row_stride : 3 * row_stride] = 0.0
-    for row in range(half):
-        # Row 2 row - 1 is still there from the round before.
-        above, middle, below = (2 * row + 2) % 3 * row_stride, 2 * row % 3 * row_stride, (2 * row + 1) % 3 * row_stride
-        stem_row(mel, 2 * row, columns, groups, spans, stem, ring, middle)
-        stem_row(mel, 2 * row + 1, columns, groups, spans, stem, ring, below)
-        target = (row + 1) * row_stride
-        strided_row(
-            ring, above, middle, below, groups, spans, strided[0], strided_bias[0], zeros, scratch, a, target, CHANNELS
-        )
-        shortcut_row(ring, middle, groups, one[0], one_bias[0], b, target)
-    square_conv(a, half, columns, groups, spans, square[0], square_bias[0], zeros, True, scratch, b)
-    square_conv(b, half, columns, groups, spans, square[1], square_bias[1], zeros, False, scratch, a)
-    square_conv(a, half, columns, groups, spans, square[2], square_bias[2], zeros, True, scratch, b)
-    quarter = rows // 4
-    for row in range(quarter):
-        above, target = 2 * row * row_stride, (row + 1) * row_stride
-        strided_row(
-            b, above, above + row_stride, above + 2 * row_stride, groups, spans, strided[1], strided_bias[1], zeros,
-            scratch, c, target, CHANNELS,
-        )  # fmt: skip
-        shortcut_row(b, above + row_stride, groups, one[1], one_bias[1], d, target)
-    square_conv(c, quarter, columns, groups, spans, square[3], square_bias[3], zeros, True, scratch, d)
-    square_conv(d, quarter, columns, groups, spans, square[4], square_bias[4], zeros, False, scratch, c)
-    square_conv(c, quarter, columns, groups, spans, square[5], square_bias[5], zeros, True, scratch, d)
-    eighth = rows // 8
-    for row in range(eighth):
-        above = 2 * row * row_stride
-        strided_row(
-            d, above, above + row_stride, above + 2 * row_stride, groups, spans, strided[2], strided_bias[2], zeros,
-            scratch, out, row * CHANNELS, eighth * CHANNELS,
-        )  # fmt: skip
+    half, quarter = rows // 2, rows // 4
+    for step in range(groups + 8):
+        for behind in range(max(0, step - groups + 1), min(9, step + 1)):
+            group = step - behind
+            stop = FIRST_COLUMN + (group + 1) * GROUP
+            if group == groups - 1:
+                stop += TILE
+            if behind == 0:
+                _first_stage(
+                    mel, rows, columns, group, stop, spans, stem, strided[0], strided_bias[0], one[0], one_bias[0],
+                    zeros, ring, scratch, a, b,
+                )  # fmt: skip
+            elif behind == 4:
+                _second_stage(
+                    b, rows, columns, group, stop, spans, strided[1], strided_bias[1], one[1], one_bias[1],
+                    zeros, scratch, c, d,
+                )  # fmt: skip
+            elif behind == 8:
+                _last_stage(
+                    d, rows, columns, group, stop, spans, strided[2], strided_bias[2], zeros, scratch, out
+                )  # fmt: skip
+            else:
+                number = behind - 1 if behind < 4 else behind - 2
+                source, target, height = (a, b, half) if behind < 4 else (c, d, quarter)
+                residual = number % 3 != 1
+                if not residual:
+                    source, target = target, source
+                square_conv(
+                    source, height, columns, group, stop, spans, square[number], square_bias[number], zeros, residual,
+                    scratch, target,
+                )  # fmt: skip
