@@ -96,9 +96,12 @@ def _lab(result: Diarization, recording: Recording) -> str:
 
 
 def _html(result: Diarization, recording: Recording) -> str:
-    from ..outputs.html import format_html, page_audio
+    from ..outputs.html import NO_AUDIO, format_html, page_audio
     from ..outputs.peaks import read_peaks
 
+    if recording.path == "-":
+        # Standard input cannot be read a second time.
+        return format_html(result, recording.file_id, NO_AUDIO, None, recording.exclusive)
     audio = page_audio(recording.path, recording.folder, recording.embed_audio)
     peaks = read_peaks(recording.path, recording.channel)
     return format_html(result, recording.file_id, audio, peaks, recording.exclusive)

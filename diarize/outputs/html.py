@@ -48,6 +48,10 @@ class PageAudio:
     embedded: bool
 
 
+NO_AUDIO = PageAudio("", "", False)
+"""For a page that plays nothing until the user chooses a file."""
+
+
 def page_audio(
     path: str | os.PathLike[str], folder: str | os.PathLike[str] = "", embed: bool | None = None
 ) -> PageAudio:

@@ -18,7 +18,7 @@ from ..errors import FormatError
 from ..types import Turn
 from .text import clean_text, split_lines
 
-_TIME = r"(?:([0-9]{1,4}):)?([0-9]{1,2}):([0-9]{1,2})[,.]([0-9]{1,3})"
+_TIME = r"(?:([0-9]{1,4}):)?([0-9]{1,2}):([0-9]{1,2})(?:[,.]([0-9]{1,3}))?"
 _TIMING = re.compile(rf"\s*{_TIME}\s*-->\s*{_TIME}(\s.*)?")
 _VOICE = re.compile(r"<v(?:\.[^\s>]*)?[ \t]+([^>]*)>")
 
@@ -116,7 +116,7 @@ def parse_vtt(text: str, path: str | None = None) -> list[Turn]:
 def srt_cues(lines: Sequence[str], path: str | None = None) -> list[Cue]:
     """Cues of an SRT file; `lines` are without line ends, `path` serves for messages.
 
-    Numbers of cues are not looked at. Decimals after a comma or a point are read, and hours may be left out.
+    Numbers of cues are not looked at. Decimals stand after a comma or a point; hours and decimals may be left out.
 
     Raises
     ------
@@ -216,7 +216,8 @@ def _cue(lines: Sequence[str], index: int, path: str | None, has_number: bool) -
 def _seconds(parts: Sequence[str | None]) -> float:
     hours, minutes, seconds, fraction = parts
     whole = int(hours or 0) * 3600 + int(minutes or 0) * 60 + int(seconds or 0)
-    return whole + int((fraction or "0").ljust(3, "0")) / 1000
+    # One division, so that the number nearest to the text comes out.
+    return (whole * 1000 + int((fraction or "0").ljust(3, "0"))) / 1000
 
 
 def _first_line(lines: Sequence[str], cue: Cue, path: str | None) -> str:

@@ -118,7 +118,10 @@ def parse_textgrid(text: str, path: str | None = None) -> TextGrid:
     turns: list[Turn] = []
     count = values.count("number of tiers") if values.flag() else 0
     for _ in range(count):
-        tier_class, name = values.text("class of a tier"), values.text("name of a tier")
+        tier_class = values.text("class of a tier")
+        if tier_class not in ("IntervalTier", "TextTier"):
+            raise values.error(f"class of a tier is {tier_class[:40]!r}; it must be IntervalTier or TextTier")
+        name = values.text("name of a tier")
         values.number("xmin")
         values.number("xmax")
         size = values.count("number of intervals")
@@ -127,8 +130,6 @@ def parse_textgrid(text: str, path: str | None = None) -> TextGrid:
                 values.number("time of a point")
                 values.text("text of a point")
             continue
-        if tier_class != "IntervalTier":
-            raise values.error(f"class of a tier is {tier_class[:40]!r}; it must be IntervalTier or TextTier")
         tiers.append(name)
         for _ in range(size):
             start, end = values.number("xmin of an interval"), values.number("xmax of an interval")

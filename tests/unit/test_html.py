@@ -16,7 +16,7 @@ from tools.browser import Browser
 
 from diarize.errors import AudioError
 from diarize.outputs.csv import parse_csv
-from diarize.outputs.html import EMBED_LIMIT_BYTES, PageAudio, format_html, page_audio
+from diarize.outputs.html import EMBED_LIMIT_BYTES, NO_AUDIO, PageAudio, format_html, page_audio
 from diarize.outputs.json import parse_json
 from diarize.outputs.peaks import peaks_of, read_peaks
 from diarize.outputs.rttm import parse_rttm
@@ -42,7 +42,6 @@ RESULT = Diarization(
     mode="exact",
     warnings=("<i>one</i> warning",),
 )
-NO_SOUND = PageAudio("", "", False)
 
 
 def data_of(page: str) -> dict:
@@ -60,18 +59,18 @@ def recording(path: Path, seconds: float = 10.0) -> Path:
 
 
 def test_the_data_survive_names_that_look_like_tags() -> None:
-    data = data_of(format_html(RESULT, "<b>&talk", NO_SOUND))
+    data = data_of(format_html(RESULT, "<b>&talk", NO_AUDIO))
     assert data["document"]["turns"][0] == {"start": 0.5, "end": 2.0, "speaker": ODD}
     assert data["document"]["file"] == "<b>&talk"
     assert parse_json(json.dumps(data["document"])).diarization.exclusive == EXCLUSIVE
 
 
 def test_the_page_holds_no_address_and_no_tag_of_a_name() -> None:
-    page = format_html(RESULT, "<b>&talk", NO_SOUND)
+    page = format_html(RESULT, "<b>&talk", NO_AUDIO)
     assert "<title>&lt;b&gt;&amp;talk</title>" in page
     assert ODD not in page
     assert not re.search(r"https?://|@import|<link(?![^>]*data:)|<script[^>]*src", page)
-    assert page == format_html(RESULT, "<b>&talk", NO_SOUND)
+    assert page == format_html(RESULT, "<b>&talk", NO_AUDIO)
 
 
 def test_small_recordings_lie_in_the_page_and_large_ones_beside_it(tmp_path: Path) -> None:
@@ -274,7 +273,7 @@ def test_a_long_meeting_stays_quick(window: Browser, tmp_path: Path) -> None:
     speakers = tuple(f"S{n:02}" for n in range(12))
     result = Diarization(turns, turns, speakers, np.zeros((12, 0)), 9601.0, "campplus", "cpu", "exact")
     path = tmp_path / "long.html"
-    path.write_text(format_html(result, "long", NO_SOUND), encoding="utf-8")
+    path.write_text(format_html(result, "long", NO_AUDIO), encoding="utf-8")
     window.open(path)
     assert window.run("return document.querySelectorAll('.row').length") < 60
     seconds = window.run(
@@ -289,7 +288,7 @@ def test_a_long_meeting_stays_quick(window: Browser, tmp_path: Path) -> None:
 def test_a_recording_in_which_nobody_speaks(window: Browser, tmp_path: Path) -> None:
     empty = Diarization((), (), (), np.zeros((0, 0)), 0.0, "campplus", "cpu", "exact")
     path = tmp_path / "empty.html"
-    path.write_text(format_html(empty, "a", NO_SOUND, peaks_of([])), encoding="utf-8")
+    path.write_text(format_html(empty, "a", NO_AUDIO, peaks_of([])), encoding="utf-8")
     window.complaints()
     window.open(path)
     window.until("return frame === 0 && document.getElementById('facts').textContent.includes('0 speakers')")
