@@ -103,7 +103,7 @@ def make_lstm_input(
                 column = (s // TERMS) * 64 + (0 if s % TERMS == 0 else (SECOND if s % TERMS == 1 else THIRD))
                 cp_async16(sm, s * (2 * TILE) + TILE + to + int32(i) * 1024, x, source + column + i * (16 * PITCH), 16)
             cp_async_commit()
-        for s in static_range(AHEAD - FIRST):
+        for _ in static_range(AHEAD - FIRST):
             cp_async_commit()
         ar = int32(wm * 64 + (lane & 15))
         a0 = int32(ar * 64 + (((lane >> 4) ^ (ar & 7)) << 3))

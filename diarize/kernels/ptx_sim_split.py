@@ -14,7 +14,7 @@ def make_split_step(a_offsets, low_offset, columns, exact=True, group=5):
     blocks = len(a_offsets)
 
     def matrices(arguments, extra):
-        """(blocks * 16, 16) float32: lanes 0 to 15 give the first eight columns of a block's rows, the others the rest."""
+        """(blocks * 16, 16) float32: lanes 0 to 15 give the first eight columns of the rows, the others the rest."""
         out = np.empty((blocks, 16, 16), np.float32)
         for i, offset in enumerate(a_offsets):
             for lane, (_, sm, a, _, _) in enumerate(arguments):

@@ -37,20 +37,19 @@ def make_split_step(a_offsets, low_offset, columns, exact=True, group=5):
                 at = global_address(context, builder, sig.args[3], args[3], index)
                 return emit(builder, "ld.global.nc.v4.b32 " + _LOAD4, "rrrr", "l", [at])
 
-            high = [matrix(offset) for offset in a_offsets]
-            low: list = []
             for first in range(0, columns, group):
                 members = range(first, min(first + group, columns))
                 b = {j: block(j) for j in members}
-                terms = [(high, 0), (high, 2), (low, 0)] if exact else [(high, 0), (high, 2)]
-                for operand, part in terms:
-                    if operand is low and not low:
-                        # As late as possible: registers are short.
-                        low += [matrix(offset + low_offset) for offset in a_offsets]
-                    for m in range(len(a_offsets)):
+                # One block of rows at a time: registers are short.
+                for m, offset in enumerate(a_offsets):
+                    high = matrix(offset)
+                    low = matrix(offset + low_offset) if exact else None
+                    for operand, part in ((high, 0), (high, 2), (low, 0)):
+                        if operand is None:
+                            continue
                         for j in members:
                             base = (m * columns + j) * 4
-                            operands = operand[m] + b[j][part : part + 2] + [local.load(base + i) for i in range(4)]
+                            operands = operand + b[j][part : part + 2] + [local.load(base + i) for i in range(4)]
                             for i, value in enumerate(emit(builder, _MMA_F16, "ffff", "rrrrrrffff", operands)):
                                 local.store(value, base + i)
             return context.get_dummy_value()

@@ -17,6 +17,7 @@ from .ptx import (
     SIMULATOR,
     ctaid_x_again,
     ctaid_y_again,
+    f32_bits,
     float16,
     float32,
     int32,
@@ -31,6 +32,7 @@ from .ptx import (
     sts32,
     sts128,
     tid_x_again,
+    udiv32,
 )
 from .spec import Kernel
 from .split_pack import pack_split
@@ -241,7 +243,7 @@ def make_conv_pool(channels: int, taps: int = 5) -> Kernel:
         tid = int32(cuda.threadIdx.x)
         tile = int32(cuda.blockIdx.x)
         window = int32(cuda.blockIdx.y)
-        row = int32(tid // UNITS)
+        row = udiv32(tid, UNITS)
         unit = int32((tid - row * UNITS) * 8)
         if row < GROUP:
             v = cuda.local.array(8, float32)
@@ -268,8 +270,9 @@ def make_conv_pool(channels: int, taps: int = 5) -> Kernel:
                         v[k] = float32(0.0)
                 for k in static_range(4):
                     high[k], low[k] = split_half2(v[2 * k], v[2 * k + 1])
-                sts128(sm, row * PITCH + unit, high[0], high[1], high[2], high[3])
-                sts128(sm, LOW + row * PITCH + unit, low[0], low[1], low[2], low[3])
+                to = int32(row * PITCH + unit)
+                sts128(sm, to, high[0], high[1], high[2], high[3])
+                sts128(sm, to + LOW, low[0], low[1], low[2], low[3])
                 row = int32(opaque32(row) + GROUP)
         cuda.syncthreads()
         lane = int32(tid & 31)
@@ -305,8 +308,10 @@ def make_conv_pool(channels: int, taps: int = 5) -> Kernel:
             for i in static_range(4):
                 column = int32(wc * 32 + j * 8 + (lane & 3) * 2 + i % 2)
                 value = max(max(acc[j * 4 + i], acc[16 + j * 4 + i]), acc[32 + j * 4 + i])
-                pooled[(wr + (lane >> 2) + (i // 2) * 8) * 65 + column] = value + bias[column]
+                at32 = int32((wr + (lane >> 2)) * 65 + wc * 32 + (lane & 3) * 2)
+                sts32(pooled, at32 + (i // 2) * 520 + j * 8 + i % 2, f32_bits(value + bias[column]))
         cuda.syncthreads()
+        tid = tid_x_again()
         column = int32(tid & 63)
         part = int32(tid >> 6)
         count = int32(min(64, int32(rows - tile * 64)))

@@ -1,0 +1,53 @@
+"""Help for tests of GPU kernels without a GPU: simulated cases in a process of their own, and offline compilation."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+
+needs_numba_cuda = pytest.mark.skipif(
+    importlib.util.find_spec("numba_cuda") is None, reason="numba-cuda is not installed: pip install diarize-cuda[cuda]"
+)
+
+
+@cache
+def simulate(script: str) -> dict[str, dict[str, float]]:
+    """Results of every case of tests/kernels/`script`, run in the CUDA simulator.
+
+    The simulator is chosen by an environment variable before numba is imported, hence the process of its own.
+    """
+    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "OPENBLAS_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(HERE.parent), str(HERE)])
+    command = [sys.executable, str(HERE / "kernels" / script)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    result: dict[str, dict[str, float]] = json.loads(done.stdout)
+    return result
+
+
+@cache
+def _ptx(key: str, factory: str, items: tuple[tuple[str, Any], ...]) -> tuple[Any, str]:
+    from diarize.backend.cuda_compile import Request, compile_ptx
+
+    made = Request(factory, dict(items)).make()
+    kernel = getattr(made, "kernel", made)
+    return kernel, compile_ptx(kernel, kernel.capability)
+
+
+def assembled(request: Any, capability: tuple[int, int]) -> Any:
+    """The kernel of `request` compiled for its lowest capability and assembled for `capability`."""
+    from diarize.backend.cuda_compile import architecture, assemble
+
+    items = tuple(sorted(request.parameters.items()))
+    kernel, ptx = _ptx(repr((request.factory, items)), request.factory, items)
+    return assemble(kernel.name, ptx, architecture(kernel, capability))
