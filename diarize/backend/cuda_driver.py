@@ -275,6 +275,10 @@ class MemoryPool:
         driver = self.gpu.driver
         n, h, w, c = source.shape
         row, column, step = (0, 0, 1) if parity is None else (*parity, 2)
+        if row >= h or column >= w:
+            # No pixel has this parity: an image of zeros stands in, since a map cannot be empty.
+            zeros = self.put(np.zeros((n, 1, 1, c), np.float16))
+            return self.tensor_map(zeros, box)
         swizzles = driver.CUtensorMapSwizzle
         swizzle = {64: swizzles.CU_TENSOR_MAP_SWIZZLE_128B, 32: swizzles.CU_TENSOR_MAP_SWIZZLE_64B}[box[0]]
         u64, u32 = driver.cuuint64_t, driver.cuuint32_t

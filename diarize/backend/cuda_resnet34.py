@@ -303,7 +303,7 @@ class ResNet34Plan:
         self.partial = memory.empty((parts, slots, DIMENSION), np.float32)
         self.embeddings = memory.empty((slots, DIMENSION), np.float32)
         values = (x, self.masks, self.slot_window, self.statistics, height, width)
-        self.steps.append(("pool", kernels.pool.bind((slots, height, 1), *values), self.statistics))
+        self.steps.append(("pool", kernels.pool.bind((slots, height, 2 if half else 1), *values), self.statistics))
         inputs = 2 * height * 256
         grid = partial_grid(slots, inputs, DIMENSION, PART)
         launch = kernels.partial.bind(

@@ -86,15 +86,20 @@ def make_conv_stream(
     residual: bool = False,
     relu: bool = True,
     early: bool = False,
+    columns: int = 1,
     producer_registers: int = 32,
 ) -> Conv:
     """The streaming convolution with `groups` consumer warpgroups of `rows` rows each.
 
-    `early` loads the residual before the products instead of after them. 3 <= stages; c_in a multiple of 64, c_out of
+    `early` loads the residual before the products instead of after them. With `columns` 2 the warpgroups lie two
+    abreast, for tiles 128 pixels wide. 3 <= stages; c_in a multiple of 64, c_out of
     tile_n, tile_n of 32; shared memory at most `SHARED_LIMIT`.
     """
-    PITCH = 66
-    TH = groups * rows
+    XC = columns
+    TW = 64 * columns
+    PITCH = TW + 2
+    TH = groups * rows // columns
+    assert groups % columns == 0
     NT = 128 * groups + 128
     NPROD = 128 * groups
     NKC = c_in // 64
@@ -139,6 +144,7 @@ def make_conv_stream(
     finish8 = make_finish8(residual, relu)
     name = f"conv_stream_ci{c_in}_co{c_out}_g{groups}_r{rows}_n{tile_n}_s{stages}"
     name += ("_res" if residual else "") + ("_relu" if relu else "") + ("_early" if EARLY else "")
+    name += f"_x{columns}" if columns > 1 else ""
 
     @unroll(name=name)
     def conv(tmx, tmr, w, bias, res, y, flag, H, W, XT, YT, nt):
@@ -167,7 +173,7 @@ def make_conv_stream(
                 if t < nt:
                     nb = umod32(t, NB)
                     sp = udiv32(t, NB)
-                    x0 = int32(umod32(sp, XT) * 64)
+                    x0 = int32(umod32(sp, XT) * TW)
                     sy = udiv32(sp, XT)
                     y0 = int32(umod32(sy, YT) * TH)
                     img = udiv32(sy, YT)
@@ -201,7 +207,7 @@ def make_conv_stream(
                                 if tt < nt:
                                     nb = umod32(tt, NB)
                                     sp = udiv32(tt, NB)
-                                    x0 = int32(umod32(sp, XT) * 64)
+                                    x0 = int32(umod32(sp, XT) * TW)
                                     sy = udiv32(sp, XT)
                                     y0 = int32(umod32(sy, YT) * TH)
                                     img = udiv32(sy, YT)
@@ -222,7 +228,8 @@ def make_conv_stream(
             rb = cuda.local.array(NRB, int32)
             top = cuda.local.array(1, int32)
             wg = uniform32(int32(tid >> 7))
-            da = int64(((smem_addr(sm, 0) & 0x3FFFF) >> 4) + wg * WROW) | DD
+            shift = int32(udiv32(wg, XC) * WROW + umod32(wg, XC) * (64 * 8))
+            da = int64(((smem_addr(sm, 0) & 0x3FFFF) >> 4) + shift) | DD
             db = int64((smem_addr(sm, BOFF) & 0x3FFFF) >> 4) | DD
             bs = int32(0)
             bp = int32(0)
@@ -236,8 +243,10 @@ def make_conv_stream(
                     nb = umod32(t, NB)
                     sp = udiv32(t, NB)
                     sy = udiv32(sp, XT)
-                    ox0 = int32(umod32(sp, XT) * 64 + ((te & 127) >> 5) * 16 + ((te & 31) >> 2))
-                    oy0 = int32(umod32(sy, YT) * TH + (te >> 7) * RPW)
+                    ox0 = int32(
+                        umod32(sp, XT) * TW + umod32(te >> 7, XC) * 64 + ((te & 127) >> 5) * 16 + ((te & 31) >> 2)
+                    )
+                    oy0 = int32(umod32(sy, YT) * TH + udiv32(te >> 7, XC) * RPW)
                     o0 = int32(((udiv32(sy, YT) * H + oy0) * W + ox0) * CO + nb * BN + (te & 3) * 8)
                     for m in static_range(RPW):
                         for half in static_range(2):
@@ -284,8 +293,8 @@ def make_conv_stream(
                 nb = umod32(tq, NB)
                 sp = udiv32(tq, NB)
                 sy = udiv32(sp, XT)
-                ox0 = int32(umod32(sp, XT) * 64 + ((te & 127) >> 5) * 16 + ((te & 31) >> 2))
-                oy0 = int32(umod32(sy, YT) * TH + (te >> 7) * RPW)
+                ox0 = int32(umod32(sp, XT) * TW + umod32(te >> 7, XC) * 64 + ((te & 127) >> 5) * 16 + ((te & 31) >> 2))
+                oy0 = int32(umod32(sy, YT) * TH + udiv32(te >> 7, XC) * RPW)
                 o0 = int32(((udiv32(sy, YT) * H + oy0) * W + ox0) * CO + nb * BN + (te & 3) * 8)
                 top[0] = int32(0)
                 for gp in static_range(NGQ // GS):
@@ -327,11 +336,11 @@ def make_conv_stream(
         kernel,
         c_in,
         c_out,
-        (TH, 64, tile_n),
+        (TH, TW, tile_n),
         lambda weight: pack_taps(weight, tile_n, 64),
         residual=residual,
         relu=relu,
         box=(64, PITCH, TH + 2),
-        residual_box=(64, 64, TH),
+        residual_box=(64, TW, TH),
         persistent=True,
     )

@@ -4,7 +4,7 @@ A slot is one local speaker of one window. With weights w over the columns: v1 =
 mean = sum w x / v1, variance = sum w (x - mean)^2 / (v1 - v2 / v1 + 1e-8). Two passes in float32 over values held in
 registers, in a fixed order: a slot's result does not depend on what else is in the batch.
 
-A block handles one slot and one row (mel): 256 threads, 8 channels each, every eighth column. Shared memory 8.3 KB.
+A block handles one slot, one row (mel) and 128 channels: 256 threads, 8 channels each, every 16th column.
 
 References
 ----------
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from numba import cuda
 
-from .ptx import SIMULATOR, float32, int32, ldg128_nc, make_weighted_sum, sqrt_rn, stg128f
+from .ptx import float32, int32, ldg128_nc, make_weighted_sum, sqrt_rn, stg128f
 from .spec import Kernel
 from .unroll import static_range, unroll
 
@@ -26,39 +26,36 @@ def make_pool(channels: int = 256) -> Kernel:
     """Arguments: x NHWC, weights (slots, width), window of each slot, statistics (slots, 2, height, channels), height,
     width.
 
-    Grid (slots, height); the kernel is for 256 channels and a width of at most 128.
+    Grid (slots, height, channels / 128); a width of at most 128.
     """
     C = channels
-    NSHARED = 8 * channels
     EPS = _EPSILON
-    assert channels == 256
-    add_values = make_weighted_sum(16, False)
-    add_squares = make_weighted_sum(16, True)
+    assert channels % 128 == 0
+    add_values = make_weighted_sum(8, False)
+    add_squares = make_weighted_sum(8, True)
     name = f"pool_c{channels}"
 
     @unroll(name=name)
     def pool(x, weights, window, stats, H, W):
-        if SIMULATOR:  # noqa: SIM108
-            sm = cuda.shared.array(NSHARED, float32)
-        else:
-            sm = cuda.shared.array(NSHARED, float32, alignment=16)
-        sums = cuda.shared.array(16, float32)
+        sm = cuda.shared.array(2048, float32)
+        sums = cuda.shared.array(32, float32)
         tid = int32(cuda.threadIdx.x)
         slot = int32(cuda.blockIdx.x)
         row = int32(cuda.blockIdx.y)
-        channel = int32((tid & 31) * 8)
-        part = int32(tid >> 5)
+        own = int32((tid & 15) * 8)
+        channel = int32(cuda.blockIdx.z * 128 + own)
+        part = int32(tid >> 4)
         base = int32((window[slot] * H + row) * W)
-        words = cuda.local.array(64, int32)
-        weight = cuda.local.array(16, float32)
+        words = cuda.local.array(32, int32)
+        weight = cuda.local.array(8, float32)
         acc = cuda.local.array(8, float32)
         mean = cuda.local.array(8, float32)
         v = cuda.local.array(8, float32)
         s1 = float32(0.0)
         s2 = float32(0.0)
         # All of this thread's columns are loaded before the first is used.
-        for i in range(16):
-            column = int32(part + int32(i) * 8)
+        for i in range(8):
+            column = int32(part + int32(i) * 16)
             inside = int32(1) if column < W else int32(0)
             place = int32(column * inside)
             at = int32((base + place) * C + channel)
@@ -66,33 +63,34 @@ def make_pool(channels: int = 256) -> Kernel:
             weight[i] = weights[slot * W + place] * float32(inside)
             s1 += weight[i]
             s2 += weight[i] * weight[i]
-        if channel == 0:
+        if own == 0:
             sums[part] = s1
-            sums[8 + part] = s2
+            sums[16 + part] = s2
         v1 = float32(0.0)
         v2 = float32(0.0)
-        for j in static_range(8):
+        for j in range(8):
             mean[j] = float32(0.0)
+            v[j] = float32(0.0)
         for turn in static_range(2):
-            for j in static_range(8):
+            for j in range(8):
                 acc[j] = float32(0.0)
             if turn == 0:
                 add_values(acc, words, weight, mean)
             else:
                 add_squares(acc, words, weight, mean)
             cuda.syncthreads()
-            for j in static_range(8):
-                sm[part * C + channel + j] = acc[j]
+            for j in range(8):
+                sm[part * 128 + own + j] = acc[j]
             cuda.syncthreads()
             if turn == 0:
-                for i in static_range(8):
+                for i in range(16):
                     v1 += sums[i]
-                    v2 += sums[8 + i]
+                    v2 += sums[16 + i]
                 v1 += float32(EPS)
-            for j in static_range(8):
+            for j in range(8):
                 total = float32(0.0)
-                for i in static_range(8):
-                    total += sm[i * C + channel + j]
+                for i in range(16):
+                    total += sm[i * 128 + own + j]
                 if turn == 0:
                     mean[j] = total / v1
                 else:
@@ -105,11 +103,11 @@ def make_pool(channels: int = 256) -> Kernel:
             stg128f(stats, out, v[0], v[1], v[2], v[3])
             stg128f(stats, out + 4, v[4], v[5], v[6], v[7])
 
-    return Kernel(name, pool, "hfwfii", 256, 0, 1, (8, 0))
+    return Kernel(name, pool, "hfwfii", 256, 0, 2, (8, 0))
 
 
 def make_pool_f32(channels: int = 256) -> Kernel:
-    """The same for float32 activations, any width; arguments as `make_pool`. A thread sums one channel."""
+    """The same for float32 activations of any width, grid (slots, height); a thread sums one channel."""
     C = channels
     EPS = _EPSILON
     name = f"pool_f32_c{channels}"

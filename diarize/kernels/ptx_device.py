@@ -22,6 +22,8 @@ _MMA_TF32 = "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {$0,$1,$2,$3},{$
 _LDMATRIX = "ldmatrix.sync.aligned.m8n8.x4.shared.b16 " + _LOAD4
 _UNPACK = "{.reg .b16 l,h; mov.b32 {l,h}, $2; cvt.f32.f16 $0, l; cvt.f32.f16 $1, h;}"
 _PACK = "cvt.rn.f16x2.f32 $0, $2, $1;"
+# With ReLU; NaN stays NaN, where a maximum with 0 would hide it.
+_PACK_RELU = "cvt.rn.relu.f16x2.f32 $0, $2, $1;"
 
 # Vector memory: four 32-bit words.
 ldg128 = mem_op("ldg128", "ld.global.v4.b32 " + _LOAD4, "rrrr", "g")
@@ -245,10 +247,8 @@ def make_finish8(residual, relu, guarded=False):
                 for i in range(4):
                     added += emit(builder, _UNPACK, "ff", "r", [held.load(first_word + i)])
                 values = [builder.fadd(x, y) for x, y in zip(values, added, strict=True)]
-            if relu:
-                # max.NaN: a plain maximum would turn NaN into 0 and hide it.
-                values = [emit(builder, "max.NaN.f32 $0, $1, 0f00000000;", "f", "f", [v])[0] for v in values]
-            packed = [emit(builder, _PACK, "r", "ff", values[2 * i : 2 * i + 2])[0] for i in range(4)]
+            convert = _PACK_RELU if relu else _PACK
+            packed = [emit(builder, convert, "r", "ff", values[2 * i : 2 * i + 2])[0] for i in range(4)]
             highest = LocalArray(context, builder, sig.args[8], args[8])
             running = highest.load(0)
             for word in packed:
@@ -283,8 +283,7 @@ def hidden8(typingctx, acc, k, sm, index, keep, top):
     def codegen(context, builder, sig, args):
         local = LocalArray(context, builder, sig.args[0], args[0])
         values = [local.load(first + (j // 2) * 4 + j % 2) for j in range(8)]
-        values = [emit(builder, "max.NaN.f32 $0, $1, 0f00000000;", "f", "f", [v])[0] for v in values]
-        packed = [emit(builder, _PACK, "r", "ff", values[2 * i : 2 * i + 2])[0] for i in range(4)]
+        packed = [emit(builder, _PACK_RELU, "r", "ff", values[2 * i : 2 * i + 2])[0] for i in range(4)]
         kept = builder.icmp_signed("!=", args[4], INT[32](0))
         packed = [builder.select(kept, word, INT[32](0)) for word in packed]
         highest = LocalArray(context, builder, sig.args[5], args[5])

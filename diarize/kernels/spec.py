@@ -18,8 +18,8 @@ class Kernel:
     `name` spells the whole configuration. `arguments` has one letter an argument: h, f, w, b for pointers to float16,
     float32, int32 and bytes, m for the address of a tensor map, i for an int32, s for a float32 scalar. `capability`
     is the lowest compute capability; `architecture_specific` means that it runs on exactly that one (the 'a' targets).
-    `shared_bytes` is dynamic shared memory, `min_blocks` the blocks that must fit a multiprocessor. `early_start` means that
-    the kernel itself waits for the one before it, so it may be launched while that one ends.
+    `shared_bytes` is dynamic shared memory, `min_blocks` the blocks that must fit a multiprocessor. `early_start`
+    means that the kernel itself waits for the one before it, so it may be launched while that one ends.
     """
 
     name: str

@@ -58,15 +58,18 @@ CONVOLUTIONS = [
 ]
 
 
+def label(request: Request) -> str:
+    made = request.make()
+    return getattr(made, "kernel", made).name
+
+
 def supported(request: Request, gpu: Gpu) -> None:
     made = request.make()
     if not getattr(made, "kernel", made).runs_on(gpu.capability):
         pytest.skip("the kernel does not claim this GPU")
 
 
-@pytest.mark.parametrize(
-    "request_", CONVOLUTIONS, ids=lambda r: f"{r.factory.split(':')[0]}-{abs(hash(repr(r))) % 9999}"
-)
+@pytest.mark.parametrize("request_", CONVOLUTIONS, ids=label)
 def test_convolution_on_odd_sizes(request_: Request, device: Any) -> None:
     gpu, memory, cache = device
     supported(request_, gpu)
@@ -78,7 +81,7 @@ def test_convolution_on_odd_sizes(request_: Request, device: Any) -> None:
         assert flag == 0
 
 
-@pytest.mark.parametrize("request_", convolutions(hopper_choice()) + convolutions(portable_choice()), ids=repr)
+@pytest.mark.parametrize("request_", convolutions(hopper_choice()) + convolutions(portable_choice()), ids=label)
 def test_planted_overflow_raises_the_flag(request_: Request, device: Any) -> None:
     gpu, memory, cache = device
     supported(request_, gpu)
@@ -97,7 +100,8 @@ def test_stem(height: int, width: int, device: Any) -> None:
 @pytest.mark.parametrize("width", [1, 7, 125, 128])
 def test_pooling(width: int, device: Any) -> None:
     errors, _ = run_on_gpu(Case("pool", Request("pool:make_pool", {}), 3, 10, width), *device)
-    assert errors[0] < 1e-5
+    # Of a single column float32 gives no deviation, float64 one of 6e-5 of the value, from the 1e-8 in the formula.
+    assert errors[0] < (1e-4 if width == 1 else 1e-5)
 
 
 def random_layers(gain: float = 1.0) -> list[Layer]:

@@ -47,7 +47,7 @@ SAME = {
     "128 inner": [
         _stream(128, groups=4, stages=6),
         _stream(128, groups=2, rows=2, stages=6),
-        _stream(128, groups=3, rows=1, stages=6),
+        _stream(128, groups=4, stages=5, columns=2),
     ],
     "128 outer": [
         _stream(128, groups=4, stages=6, residual=True, early=True),
@@ -56,11 +56,12 @@ SAME = {
     "256 inner": [
         _stream(256, groups=2, tile_n=256, stages=4),
         _stream(256, groups=4, stages=6),
-        _stream(256, groups=2, rows=2, tile_n=128, stages=6),
+        _stream(256, groups=4, stages=5, columns=2),
     ],
     "256 outer": [
         _stream(256, groups=2, tile_n=256, stages=4, residual=True),
         _stream(256, groups=4, stages=6, residual=True, early=True),
+        _stream(256, groups=4, stages=5, residual=True, early=True, columns=2),
     ],
 }
 
