@@ -48,6 +48,7 @@ PRECISIONS: Mapping[str, LstmPrecision] = {
     "ihsplit": LstmPrecision(True, True, False, False),
     "wsplit": LstmPrecision(True, False, True, False),
     "wxsplit": LstmPrecision(True, True, True, False),
+    "hsplit": LstmPrecision(True, True, False, True),
     "split": LstmPrecision(True, True, True, True),
 }
 """Precisions of the LSTM stack by name, from the fastest to the most accurate."""
@@ -55,10 +56,14 @@ PRECISIONS: Mapping[str, LstmPrecision] = {
 
 @dataclass(frozen=True)
 class PyanNetChoice:
-    """The precision of the LSTM stack, and the windows a block of the recurrence, the smallest first."""
+    """The precision of the LSTM stack, and the windows a block of the recurrence, the smallest first.
+
+    `hopper` takes the input product on warpgroup tensor cores, for compute capability 9.0.
+    """
 
     precision: str = "split"
     block_windows: tuple[int, ...] = (8, 16)
+    hopper: bool = False
 
     @property
     def parts(self) -> LstmPrecision:
@@ -78,7 +83,8 @@ class PyanNetChoice:
         exact = {"exact_weights": self.parts.input_weights, "exact_input": self.parts.inputs}
         if layer == 0:
             exact = {"exact_weights": True, "exact_input": True}
-        return Request("lstm:make_lstm_input", {"chunks": 1 if layer == 0 else 4, **exact})
+        factory = "lstm_hopper:make_lstm_input_hopper" if self.hopper else "lstm:make_lstm_input"
+        return Request(factory, {"chunks": 1 if layer == 0 else 4, **exact})
 
     def recurrence(self, windows: int) -> Request:
         """Kernel of the recurrence for `windows` windows a block."""
@@ -94,6 +100,11 @@ class PyanNetChoice:
         """Every kernel that the network needs."""
         lstm = [self.input_product(0), self.input_product(1), *map(self.recurrence, self.block_windows)]
         return [*FRONT.values(), *lstm, self.dense()]
+
+
+def hopper_choice(precision: str = "split") -> PyanNetChoice:
+    """The choice measured on an H200 (compute capability 9.0)."""
+    return PyanNetChoice(precision, (8, 16), True)
 
 
 FRONT: Mapping[str, Request] = {
@@ -134,6 +145,7 @@ class PyanNetKernels:
         cache: KernelCache | None = None,
     ) -> None:
         from ..kernels.dense import pack_dense, pack_dense_bias
+        from ..kernels.lstm_hopper import pack_input_resident
         from ..kernels.lstm_pack import pack_input, pack_recurrent
         from ..kernels.sincnet import pack_conv, pack_sinc
         from ..kernels.split_pack import fits_split
@@ -171,13 +183,11 @@ class PyanNetKernels:
             sides = ("", "_reverse")
             bias = tuple(w["bias_ih" + s].astype(np.float64) + w["bias_hh" + s] for s in sides)
             inputs = self.choice.input_product(index).parameters
-            packed, packed_bias = pack_input(
-                (w["weight_ih"], w["weight_ih_reverse"]),
-                (bias[0], bias[1]),
-                inputs["chunks"],
-                inputs["exact_weights"],
-                inputs["exact_input"],
-            )
+            values = ((w["weight_ih"], w["weight_ih_reverse"]), (bias[0], bias[1]), inputs["chunks"])
+            if self.choice.hopper:
+                packed, packed_bias = pack_input_resident(*values, inputs["exact_weights"])
+            else:
+                packed, packed_bias = pack_input(*values, inputs["exact_weights"], inputs["exact_input"])
             high, low = pack_recurrent((w["weight_hh"], w["weight_hh_reverse"]))
             self.lstm.append((put(packed), put(packed_bias), put(high), put(low)))
         dense = [weights[name] for name in ("lin0", "lin1", "cls")]
@@ -313,14 +323,26 @@ class PyanNetPlan:
         recurrence = kernels.load(kernels.choice.recurrence(block_windows))
         for index, (packed, bias, high, low) in enumerate(kernels.lstm):
             out = hidden[index % 2]
-            grid = (8, rows // 128, 1)
-            self._bind(f"lstm{index}.input", kernels.inputs[index], grid, inputs, packed, bias, gates)
+            if kernels.choice.hopper:
+                source, tiles = self._map(inputs), rows // 128
+                grid = (8 * max(1, min(tiles, kernels.gpu.multiprocessors // 8)), 1, 1)
+                values: tuple[Any, ...] = (source, packed, bias, gates, tiles)
+            else:
+                grid, values = (8, rows // 128, 1), (inputs, packed, bias, gates)
+            self._bind(f"lstm{index}.input", kernels.inputs[index], grid, *values)
             grid = (padded // block_windows, 2, 1)
             self._bind(f"lstm{index}.recurrence", recurrence, grid, gates, high, low, out, steps, padded)
             inputs = out
         self.outputs |= {"lstm": inputs}
         self.padded = padded
         return inputs, padded
+
+    def _map(self, inputs: DeviceArray) -> DeviceArray:
+        """Tensor map of LSTM inputs (rows, pitch) for the Hopper input product."""
+        from ..kernels.lstm_hopper import BOX
+
+        rows, pitch = inputs.shape
+        return self.memory.tensor_map(DeviceArray(inputs.address, (1, rows // 128, 128, pitch), inputs.dtype), BOX)
 
     def run(self, stream: Stream) -> None:
         """Launch every kernel of the batch."""

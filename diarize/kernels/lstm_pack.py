@@ -43,7 +43,7 @@ def split_half(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return high, (values - high.astype(np.float64)).astype(np.float16)
 
 
-def _scaled(weights: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+def scaled_gates(weights: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
     """Both directions' rows, scaled and permuted, float64 (1024, ...)."""
     rows, scale = gate_rows(), gate_scale()
     parts = [np.asarray(w, np.float64) for w in weights]
@@ -69,7 +69,7 @@ def pack_input(
     -------
     flat float16 [8 row blocks][terms][128 rows][64 inputs], 16-byte units swizzled; (1024,) float32
     """
-    scaled = _scaled(weights)
+    scaled = scaled_gates(weights)
     scaled = np.pad(scaled, ((0, 0), (0, chunks * 64 - scaled.shape[1])))
     high, low = split_half(scaled)
     parts = []
@@ -84,7 +84,7 @@ def pack_input(
     out = np.empty_like(stacked)
     row, unit = np.arange(128)[:, None], np.arange(8)[None]
     out[:, :, row, unit ^ (row & 7)] = stacked[:, :, row, unit]
-    return np.ascontiguousarray(out).reshape(-1), _scaled(biases).astype(np.float32)
+    return np.ascontiguousarray(out).reshape(-1), scaled_gates(biases).astype(np.float32)
 
 
 def pack_recurrent(weights: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -95,7 +95,7 @@ def pack_recurrent(weights: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, 
     lane = np.arange(32)
     row, column = lane // 4, 2 * (lane % 4)
     packed = []
-    for part in split_half(_scaled(weights)):
+    for part in split_half(scaled_gates(weights)):
         tiles = part.reshape(2, 8, 4, 16, 8, 16)
         out = np.empty((2, 8, 4, 8, 32, 8), np.float16)
         for i, (down, right) in enumerate(((0, 0), (8, 0), (0, 8), (8, 8))):

@@ -6,6 +6,7 @@ import numpy as np
 from kernels.simulated import distance, launch, main
 
 from diarize.kernels import dense, lstm
+from diarize.kernels.lstm_hopper import BOX, make_lstm_input_hopper, pack_input_resident
 from diarize.kernels.lstm_pack import gate_rows, gate_scale, pack_input, pack_recurrent, split_half
 
 rng = np.random.default_rng(1)
@@ -30,6 +31,25 @@ def input_product(chunks: int, inputs: int, exact_weights: bool, exact_input: bo
     expected = ((x @ weights[0].T + biases[0]) * gate_scale())[:, order][:, :128]
     got = gates.reshape(16, 2, 8, 4, 32, 4)[:, 0, :2]
     return {"out": distance(got, arrange(expected, 2)[:, 0])}
+
+
+def input_product_hopper() -> dict[str, float]:
+    """All gates of 256 rows, two tiles a block, of 60 inputs."""
+    from diarize.kernels.ptx_sim_hopper import TENSOR_MAPS
+
+    x = rng.standard_normal((256, 60))
+    rows = np.zeros((256, 2, 64), np.float16)
+    rows[:, 0, :60], rows[:, 1, :60] = split_half(x)
+    weights = tuple(rng.uniform(-0.3, 0.3, (512, 60)) for _ in range(2))
+    biases = tuple(rng.uniform(-0.3, 0.3, 512) for _ in range(2))
+    packed, bias = pack_input_resident(weights, biases, 1, True)
+    TENSOR_MAPS[1] = (rows.reshape(1, 2, 128, 128), BOX)
+    gates = np.full(256 * 1024, np.nan, np.float32)
+    kernel = make_lstm_input_hopper(1, True, True)
+    launch(kernel, (8,), np.array([1], np.float16), packed, bias, gates, 2)
+    order = gate_rows()
+    expected = [((x @ w.T + b) * gate_scale())[:, order] for w, b in zip(weights, biases, strict=True)]
+    return {"out": distance(gates.reshape(32, 2, 8, 4, 32, 4), arrange(np.concatenate(expected, 1), 8))}
 
 
 def arrange(gates: np.ndarray, warps: int) -> np.ndarray:
@@ -108,6 +128,7 @@ if __name__ == "__main__":
     main(
         {
             "input exact": lambda: input_product(1, 60, True, True),
+            "input hopper": input_product_hopper,
             "recurrence exact": lambda: recurrence(5, 8, 2, True, True, True),
             "recurrence weights": lambda: recurrence(11, 16, 2, True, False, False),
             "dense exact": lambda: classes(True, 3, 8),

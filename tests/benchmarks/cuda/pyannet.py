@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from trunk import Bench, put, rel
 
 from diarize.backend.cuda_compile import build_all
-from diarize.backend.cuda_pyannet import PyanNetChoice, PyanNetKernels
+from diarize.backend.cuda_pyannet import PyanNetChoice, PyanNetKernels, hopper_choice
 from diarize.framing import FRAMES_PER_WINDOW, WINDOW_SAMPLES
 from diarize.model.segmentation import segmentation_layers
 from diarize.model.weights import load_segmentation
@@ -145,6 +145,7 @@ def time_network(bench: Bench, kernels: PyanNetKernels, samples: np.ndarray, bat
             samples_s = bench.seconds(plan.run, inner=1, replays=10)
             median = statistics.median(samples_s)
             row = {"precision": kernels.choice.precision, "windows": windows, "block": block}
+            row["hopper"] = kernels.choice.hopper
             parts: dict[str, float] = {}
             for name, launch in plan.steps:
                 us = statistics.median(bench.seconds(launch, 1, 5)) * 1e6
@@ -180,13 +181,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("."))
     parser.add_argument("--batches", default="32,128,256")
     parser.add_argument("--precisions", default="split,wxsplit,wsplit")
+    parser.add_argument("--portable", default="", help="precisions to run with the kernels of every GPU")
     parser.add_argument("--no-torch", action="store_true")
     options = parser.parse_args()
     torch.set_grad_enabled(False)
     start = time.time()
     bench = Bench()
     batches = [int(v) for v in options.batches.split(",")]
-    choices = [PyanNetChoice(name) for name in options.precisions.split(",")]
+    choices = [hopper_choice(name) for name in options.precisions.split(",")]
+    choices += [PyanNetChoice(name) for name in options.portable.split(",") if name]
     requests = {repr((r.factory, sorted(r.parameters.items()))): r for c in choices for r in c.requests()}
     build_all(requests.values(), bench.gpu.capability)
     print(f"built {len(requests)} kernels in {time.time() - start:.1f} s", flush=True)
@@ -204,7 +207,7 @@ def main() -> None:
             check_layers(bench, kernels, samples[160000 * 20 :], net64, windows)
         got = ours(bench, kernels, samples, 8000, 256)
         flips = int((got != expected).sum())
-        row = {"precision": choice.precision, "flips": flips, "frames": got.size}
+        row = {"precision": choice.precision, "hopper": choice.hopper, "flips": flips, "frames": got.size}
         twice = ours(bench, kernels, samples, 16000, 37)
         row["batch_dependent"] = int((twice != got[::2][: len(twice)]).sum())
         if "classes" in speech:
