@@ -11,6 +11,7 @@ from pathlib import Path
 from ..errors import OptionError, OutputError
 from ..outputs.files import check_writable, write_text
 from ._formats import Format
+from ._inputs import STDIN
 from ._output import write_stdout
 
 FIELDS = ("{parent}", "{stem}", "{suffix}")
@@ -93,8 +94,8 @@ def destination(output: str, audio: Sequence[str], formats: Sequence[Format], fo
 
 
 def stem_of(audio: str) -> str:
-    """The recording's name without folder and suffix."""
-    return Path(audio).stem or "recording"
+    """The recording's name without folder and suffix; "stdin" for standard input."""
+    return "stdin" if audio == STDIN else Path(audio).stem or "recording"
 
 
 def has_fields(output: str) -> bool:

@@ -27,8 +27,8 @@ def say(message: str) -> None:
     print(f"diarize: {line}", file=sys.stderr, flush=True)
 
 
-def report(error: BaseException, verbosity: int, subject: str = "") -> None:
-    """Print an error as one line on stderr; with `verbosity` 2 or more its traceback as well."""
+def report(error: BaseException, verbosity: int, subject: str = "") -> str:
+    """Print an error as one line on stderr, and give it; with `verbosity` 2 or more its traceback as well."""
     if verbosity >= 2:
         traceback.print_exception(error)
     if isinstance(error, DiarizeError):
@@ -40,6 +40,7 @@ def report(error: BaseException, verbosity: int, subject: str = "") -> None:
     else:
         text = f"internal error, {type(error).__name__}: {error}; -vv shows the traceback, please report it"
     say(f"error: {subject}{text}")
+    return subject + text
 
 
 def write_stdout(text: str) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,22 +12,23 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import DiarizeError, OptionError
-from . import _options
+from . import _options, _run_options
 from ._destination import Destination, destination, has_fields, stem_of
 from ._formats import FORMATS, Format, Recording, counted, parse_formats
+from ._inputs import STDIN, STDIN_NAME, expand
+from ._lanes import show_lanes
 from ._output import FAILED, exit_codes, report, say, start_logging
-from ._progress import progress
+from ._voices import ARCHIVE, archive_destination, read_voices, write_archive
+from ._workers import Request, Workers
 
 if TYPE_CHECKING:
+    from ..batch import Outcome
     from ..pipeline import Pipeline
-    from ..types import Diarization, SpeakerBounds
+    from ..types import Diarization
 
 
 def run(
-    audio: Annotated[
-        list[str],
-        typer.Argument(metavar="AUDIO", help="Recordings: wav, flac, mp3, ogg, opus; m4a, mp4, webm with PyAV."),
-    ],
+    audio: _run_options.Audio,
     output: Annotated[
         str,
         typer.Option(
@@ -90,16 +91,31 @@ def run(
             show_default=False,
         ),
     ] = None,
+    show: Annotated[
+        bool,
+        typer.Option(
+            "--show",
+            help="Draw the turns as coloured lanes on standard error, as wide as the terminal, with the speakers' "
+            "totals in minutes and seconds. NO_COLOR turns the colours off.",
+        ),
+    ] = False,
     file_id: Annotated[
         str | None,
         typer.Option(metavar="ID", help="Name of the recording in the result. [default: its file name without suffix]"),
     ] = None,
-    channel: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", min=1, help="Use only this channel, counted from 1. [default: the mean of all channels]"
-        ),
-    ] = None,
+    channel: _run_options.Channel = "mix",
+    start: _run_options.Start = 0.0,
+    end: _run_options.End = None,
+    label_order: _run_options.Order = _run_options.LabelOrder.first_appearance,
+    enroll: _run_options.Enroll = None,
+    speakers_file: _run_options.SpeakersFile = None,
+    voice_threshold: _run_options.VoiceThreshold = None,
+    embeddings: _run_options.Embeddings = None,
+    recursive: _run_options.Recursive = False,
+    skip_existing: _run_options.SkipExisting = False,
+    jobs: _run_options.Jobs = 1,
+    devices: _run_options.Devices = None,
+    scheduler: _run_options.Scheduler = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace result files that exist.")] = False,
     threads: _options.Threads = None,
     verbose: _options.Verbose = 0,
@@ -112,30 +128,62 @@ def run(
     verbosity = verbose - quiet
     with exit_codes(verbosity):
         start_logging(verbosity)
-        from ..backend.select import check_device_name
+        from ..audio import check_part
+        from ..channels import parse_channel
         from ..postprocess import check_seconds, postprocess
         from ..types import SpeakerBounds
 
         bounds = SpeakerBounds.of(num_speakers, min_speakers, max_speakers)
+        one_channel = parse_channel(channel)
+        check_part(start, end)
         _options.check_model(model)
-        check_device_name(device)
+        workers = Workers.of(device, jobs, devices, scheduler)
         formats = parse_formats(format_)
-        _check_file_id(file_id, len(audio))
         check_seconds("min-speaker-time", min_speaker_time)
         check_seconds("merge-gap", merge_gap)
+        known = read_voices(enroll or [], speakers_file)
+        recordings = expand(audio, recursive)
+        _check_file_id(file_id, len(recordings))
         if not has_fields(output):
-            _check_names(audio)
-        target = destination(output, audio, formats, force)
-        pipeline = _load(model, device, mode.value, threads, verbosity)
+            _check_names(recordings)
+        target = destination(output, recordings, formats, force or skip_existing)
+        archive = None
+        if embeddings is not None:
+            archive = archive_destination(embeddings, recordings, force or skip_existing)
+        if skip_existing:
+            recordings = _without_finished(recordings, formats, target, archive)
+        if not recordings:
+            return
+        pipeline = None
+        if scheduler is None or known.clips:
+            pipeline = _load(model, device, mode.value, threads, verbosity)
+        options = {
+            "bounds": bounds,
+            "channel": one_channel,
+            "start": start,
+            "end": end,
+            "label_order": label_order.value,
+            "voices": known.learn(pipeline),
+            "voice_threshold": voice_threshold,
+            "keep_windows": archive is not None,
+        }
         simplify = partial(postprocess, min_speaker_time=min_speaker_time, merge_gap=merge_gap)
-        job = _Job(pipeline, bounds, simplify, channel, exclusive, embed_audio, formats, target, verbosity)
-        failed = sum(not job.process(path, file_id or stem_of(path)) for path in audio)
+        seen = one_channel if isinstance(one_channel, int) else None
+        job = _Job(simplify, seen, exclusive, embed_audio, formats, target, archive, file_id, show, verbosity)
+        setup = Request(model, mode.value, threads)
+        failures = []
+        # Closing ends worker processes at once, also when the user interrupts.
+        with closing(workers.run(pipeline, setup, recordings, options, verbosity, bool(target.files))) as outcomes:
+            for outcome in outcomes:
+                failures += job.finish(outcome)
         target.close()
         if verbosity >= 1:
             say(f"peak memory {_peak_memory_mb():.0f} MB")
-        if failed:
-            if len(audio) > 1:
-                say(f"error: {failed} of {len(audio)} recordings failed")
+        if failures:
+            if len(recordings) > 1:
+                for failure in failures:
+                    say(f"failed: {failure}")
+                say(f"error: {len(failures)} of {len(recordings)} recordings failed")
             raise typer.Exit(FAILED)
 
 
@@ -144,49 +192,78 @@ class _Job:
 
     def __init__(
         self,
-        pipeline: Pipeline,
-        bounds: SpeakerBounds,
         simplify: Callable[[Diarization], Diarization],
         channel: int | None,
         exclusive: bool,
         embed_audio: bool | None,
         formats: tuple[Format, ...],
         target: Destination,
+        archive: Destination | None,
+        file_id: str | None,
+        show: bool,
         verbosity: int,
     ) -> None:
-        self._pipeline = pipeline
-        self._bounds = bounds
         self._simplify = simplify
         self._channel = channel
         self._exclusive = exclusive
         self._embed_audio = embed_audio
         self._formats = formats
         self._target = target
+        self._archive = archive
+        self._file_id = file_id
+        self._show = show
         self._verbosity = verbosity
 
-    def process(self, path: str, file_id: str) -> bool:
-        """Diarize one recording and hand over its result; False where that failed and was reported."""
-        start = time.perf_counter()
+    def finish(self, outcome: Outcome) -> list[str]:
+        """Hand over the result of one recording; a line for the list of failures where that failed and was reported."""
+        path = os.fspath(outcome.path)
         try:
-            with progress(Path(path).name, self._verbosity) as show:
-                result = self._pipeline.diarize(path, bounds=self._bounds, channel=self._channel, progress=show)
-            seconds = time.perf_counter() - start
-            result = self._simplify(result)
-            for form in self._formats:
-                file = self._target.file_of(path, form)
-                folder = "" if file is None else str(file.parent)
-                recording = Recording(path, file_id, self._exclusive, self._channel, folder, self._embed_audio)
-                self._target.put(path, form, form.render(result, recording))
+            result = self._simplify(outcome.get())
+            self._write(path, result)
         except (OptionError, BrokenPipeError):
             raise
         except Exception as error:
             # Also a fault of our own: the other recordings may still work.
-            report(error, self._verbosity, "" if isinstance(error, DiarizeError) else f"{path}: ")
-            return False
+            return [report(error, self._verbosity, "" if isinstance(error, DiarizeError) else f"{path}: ")]
+        turns = result.exclusive if self._exclusive else result.turns
         if self._verbosity >= 0:
-            turns = result.exclusive if self._exclusive else result.turns
-            _summarise(Path(path).name, result, len(turns), seconds, self._verbosity)
-        return True
+            _summarise(_shown(path), result, len(turns), outcome.seconds, self._verbosity)
+        if self._show:
+            show_lanes(result, turns, _shown(path))
+        return []
+
+    def _write(self, path: str, result: Diarization) -> None:
+        file_id = self._file_id or stem_of(path)
+        if self._archive is not None:
+            write_archive(self._archive, path, result)
+        for form in self._formats:
+            file = self._target.file_of(path, form)
+            folder = "" if file is None else str(file.parent)
+            recording = Recording(path, file_id, self._exclusive, self._channel, folder, self._embed_audio)
+            self._target.put(path, form, form.render(result, recording))
+
+
+def _without_finished(
+    recordings: list[str], formats: tuple[Format, ...], target: Destination, archive: Destination | None
+) -> list[str]:
+    """`recordings` without those whose results are all there; says how many were left out."""
+    if target.path is None and not target.files:
+        raise OptionError("--skip-existing needs results in files; name a file, folder or template with --output")
+    left = [path for path in recordings if not _finished(path, formats, target, archive)]
+    if len(left) < len(recordings):
+        say(f"{counted(len(recordings) - len(left), 'recording')} skipped: results exist; {len(left)} to do")
+    return left
+
+
+def _finished(path: str, formats: tuple[Format, ...], target: Destination, archive: Destination | None) -> bool:
+    files = [target.file_of(path, form) for form in formats]
+    if archive is not None:
+        files.append(archive.file_of(path, ARCHIVE))
+    return all(file is not None and file.is_file() for file in files)
+
+
+def _shown(path: str) -> str:
+    return STDIN_NAME if path == STDIN else Path(path).name
 
 
 def _summarise(name: str, result: Diarization, num_turns: int, seconds: float, verbosity: int) -> None:

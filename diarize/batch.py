@@ -7,19 +7,23 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import audio
 from .errors import DiarizeError, OptionError
+from .spool import STDIN, STDIN_NAME, is_pipe
 from .types import Diarization
 
 if TYPE_CHECKING:
     from .pipeline import Pipeline, Setup
 
-Report = Callable[[Path, str, float, float | None], None]
+Recording = str | os.PathLike[str]
+"""A recording by its path; "-" is standard input."""
+
+Report = Callable[[Recording, str, float, float | None], None]
 """Progress of one recording: its path, the stage, the seconds of audio done and those in all (None if unknown)."""
 
 # Bytes a second of audio where only the size of a file is known: speech in a lossy format.
@@ -33,7 +37,7 @@ class Outcome:
     `position` counts from 0 in the order in which recordings were given; `seconds` is what the work took.
     """
 
-    path: Path
+    path: Recording
     position: int
     result: Diarization | None
     error: Exception | None
@@ -49,11 +53,11 @@ class Outcome:
 
 def run_here(
     pipeline: Pipeline,
-    paths: Sequence[Path],
+    paths: Sequence[Recording],
     options: dict[str, Any],
     report: Report | None = None,
     cancelled: Callable[[], bool] | None = None,
-) -> Iterator[Outcome]:
+) -> Generator[Outcome, None, None]:
     """Outcomes of `paths`, one after another, from `pipeline` itself; `options` are those of `Pipeline.diarize`.
 
     Raises
@@ -65,40 +69,40 @@ def run_here(
     """
     for position, path in enumerate(paths):
 
-        def show(stage: str, done: float, total: float | None, path: Path = path) -> None:
+        def show(stage: str, done: float, total: float | None, path: Recording = path) -> None:
             if report is not None:
                 report(path, stage, done, total)
 
         yield attempt(pipeline, path, position, {**options, "progress": show, "cancelled": cancelled})
 
 
-def attempt(pipeline: Pipeline, path: Path, position: int, options: dict[str, Any]) -> Outcome:
-    """The outcome of one recording; raises only what concerns all of them, see `run_here`."""
+def attempt(pipeline: Pipeline, source: Any, position: int, options: dict[str, Any]) -> Outcome:
+    """The outcome of one recording, a path or stream; raises only what concerns all of them, see `run_here`."""
     from .pipeline import Cancelled
 
     started = time.perf_counter()
     result: Diarization | None = None
     failure: Exception | None = None
     try:
-        result = pipeline.diarize(path, **options)
+        result = pipeline.diarize(source, **options)
     except (OptionError, Cancelled):
         raise
     except Exception as error:
         # Also a fault of our own: the other recordings may still work.
         failure = error
-    return Outcome(path, position, result, failure, time.perf_counter() - started)
+    return Outcome(source, position, result, failure, time.perf_counter() - started)
 
 
 def run_in_processes(
     setup: Setup,
-    paths: Sequence[Path],
+    paths: Sequence[Recording],
     options: dict[str, Any],
     jobs: int = 1,
     devices: Sequence[str] = (),
     in_order: bool = True,
     report: Report | None = None,
     cancelled: Callable[[], bool] | None = None,
-) -> Iterator[Outcome]:
+) -> Generator[Outcome, None, None]:
     """Outcomes of `paths` from worker processes, `jobs` of them or one for each of `devices`.
 
     Raises
@@ -110,6 +114,7 @@ def run_in_processes(
     """
     from .workers import run
 
+    refuse_pipes(paths)
     setups = share_out(setup, jobs, devices)
     # No more workers than there is work.
     outcomes = run(setups[: max(1, len(paths))], paths, options, longest_first(paths), report, cancelled)
@@ -133,17 +138,32 @@ def share_out(setup: Setup, jobs: int, devices: Sequence[str]) -> list[Setup]:
     if devices and jobs > 1:
         raise OptionError(f"jobs {jobs} and devices {','.join(devices)} both set the number of workers; give one")
     names = list(devices) or [setup.device] * jobs
-    whole, rest = divmod(setup.threads, len(names))
+    whole, rest = divmod(setup.threads or len(os.sched_getaffinity(0)), len(names))
     return [replace(setup, device=name, threads=max(1, whole + (index < rest))) for index, name in enumerate(names)]
 
 
-def longest_first(paths: Sequence[Path]) -> list[int]:
+def refuse_pipes(paths: Sequence[Recording]) -> None:
+    """Nothing where every recording can be read by another process.
+
+    Raises
+    ------
+    OptionError
+        One comes through standard input or a pipe.
+    """
+    for recording in paths:
+        path = os.fspath(recording)
+        if path == STDIN or is_pipe(path):
+            name = STDIN_NAME if path == STDIN else path
+            raise OptionError(f"{name} can only be read by one process; leave out jobs, devices and scheduler for it")
+
+
+def longest_first(paths: Sequence[Recording]) -> list[int]:
     """Positions of `paths`, the longest recording first; equal ones in their order."""
     lengths = [seconds_of(path) for path in paths]
     return sorted(range(len(paths)), key=lambda position: -lengths[position])
 
 
-def seconds_of(path: Path) -> float:
+def seconds_of(path: Recording) -> float:
     """Length that a recording's header states, a guess from its size where it states none, 0 where it has none."""
     try:
         with audio.open_audio(path) as reader:
@@ -154,12 +174,13 @@ def seconds_of(path: Path) -> float:
         return 0.0
 
 
-def ordered(outcomes: Iterator[Outcome]) -> Iterator[Outcome]:
+def ordered(outcomes: Generator[Outcome, None, None]) -> Generator[Outcome, None, None]:
     """`outcomes` by position, each as soon as those before it have come."""
     waiting: dict[int, Outcome] = {}
     following = 0
-    for outcome in outcomes:
-        waiting[outcome.position] = outcome
-        while following in waiting:
-            yield waiting.pop(following)
-            following += 1
+    with closing(outcomes):
+        for outcome in outcomes:
+            waiting[outcome.position] = outcome
+            while following in waiting:
+                yield waiting.pop(following)
+                following += 1

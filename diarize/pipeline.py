@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -40,7 +40,7 @@ from .types import Diarization, SpeakerBounds
 from .voices import THRESHOLDS, Voice, check_threshold, named
 
 if TYPE_CHECKING:
-    from .batch import Outcome
+    from .batch import Outcome, Recording
 
 Progress = Callable[[str, float, float | None], None]
 """Called from the calling thread with the stage, the seconds of audio done and the total where known."""
@@ -63,7 +63,7 @@ class Setup:
     model: str
     device: str
     mode: str
-    threads: int
+    threads: int | None
 
     def open(self) -> Pipeline:
         """The pipeline."""
@@ -241,15 +241,15 @@ class Pipeline:
 
     def diarize_many(
         self,
-        sources: Iterable[str | Path],
+        sources: Iterable[Recording],
         *,
         jobs: int = 1,
         devices: Sequence[str] = (),
         in_order: bool = True,
-        progress: Callable[[Path, str, float, float | None], None] | None = None,
+        progress: Callable[[Recording, str, float, float | None], None] | None = None,
         cancelled: Callable[[], bool] | None = None,
         **options: Any,
-    ) -> Iterator[Outcome]:
+    ) -> Generator[Outcome, None, None]:
         """The outcome of each recording: its result, or the error as a value; the others go on.
 
         With one job the recordings are done here, one after another. With `jobs` above one, or several `devices` (one
@@ -262,7 +262,7 @@ class Pipeline:
         """
         from .batch import run_here, run_in_processes
 
-        paths = [Path(source) for source in sources]
+        paths = list(sources)
         if jobs == 1 and not devices:
             return run_here(self, paths, options, progress, cancelled)
         return run_in_processes(self.setup, paths, options, jobs, devices, in_order, progress, cancelled)

@@ -53,7 +53,7 @@ def seekable(source: Source) -> Iterator[Seekable]:
         if path == STDIN:
             with _copy(_standard_input(), STDIN_NAME) as copy:
                 yield Seekable(copy, STDIN_NAME)
-        elif _is_pipe(path):
+        elif is_pipe(path):
             with _open_pipe(path) as pipe, _copy(pipe, path) as copy:
                 yield Seekable(copy, path)
         else:
@@ -65,14 +65,16 @@ def seekable(source: Source) -> Iterator[Seekable]:
 
 
 def stem(source: Source) -> str:
-    """The name of a recording without folder and suffix; "stdin" for standard input, "" for samples and streams.
+    """The name of a recording without folder and suffix; "stdin" for standard input, "" for what has no name.
 
     >>> stem("calls/monday.take2.wav"), stem("-")
     ('monday.take2', 'stdin')
     """
     if isinstance(source, (str, os.PathLike)):
         return "stdin" if os.fspath(source) == STDIN else Path(source).stem
-    return ""
+    if isinstance(source, np.ndarray):
+        return ""
+    return Path(str(getattr(source, "name", ""))).stem
 
 
 def _standard_input() -> BinaryIO:
@@ -84,7 +86,8 @@ def _standard_input() -> BinaryIO:
     return sys.stdin.buffer
 
 
-def _is_pipe(path: str) -> bool:
+def is_pipe(path: str) -> bool:
+    """Whether `path` is a named pipe, or one that the shell has made."""
     try:
         return stat.S_ISFIFO(os.stat(path).st_mode)
     except (OSError, ValueError):

@@ -11,15 +11,14 @@ import os
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from socket import socketpair
 from typing import Any
 
-from .batch import Outcome, Report, attempt
+from .batch import Outcome, Recording, Report, attempt
 from .errors import BackendError, DiarizeError, OptionError
 from .pipeline import Cancelled, Setup
 
@@ -54,12 +53,12 @@ class _Queue:
 
 def run(
     setups: Sequence[Setup],
-    paths: Sequence[Path],
+    paths: Sequence[Recording],
     options: dict[str, Any],
     order: Sequence[int],
     report: Report | None = None,
     cancelled: Callable[[], bool] | None = None,
-) -> Iterator[Outcome]:
+) -> Generator[Outcome, None, None]:
     """Outcomes of `paths` as they finish, begun in `order`, from one worker for each of `setups`.
 
     Raises
@@ -127,7 +126,7 @@ def _start(setup: Setup, options: dict[str, Any]) -> _Worker:
     return worker
 
 
-def _feed(worker: _Worker, queue: _Queue, paths: Sequence[Path]) -> None:
+def _feed(worker: _Worker, queue: _Queue, paths: Sequence[Recording]) -> None:
     """Hand the next recording to an idle worker, if there is one."""
     if not queue.left:
         return
@@ -138,7 +137,7 @@ def _feed(worker: _Worker, queue: _Queue, paths: Sequence[Path]) -> None:
         worker.link.send((worker.position, paths[worker.position]))
 
 
-def _hear(worker: _Worker, paths: Sequence[Path], report: Report | None) -> tuple[Outcome | None, bool]:
+def _hear(worker: _Worker, paths: Sequence[Recording], report: Report | None) -> tuple[Outcome | None, bool]:
     """One message of a worker: an outcome or None, and whether it lives."""
     try:
         kind, content = worker.link.recv()
@@ -154,7 +153,7 @@ def _hear(worker: _Worker, paths: Sequence[Path], report: Report | None) -> tupl
     return None, True
 
 
-def _mourn(worker: _Worker, queue: _Queue, paths: Sequence[Path]) -> Outcome | None:
+def _mourn(worker: _Worker, queue: _Queue, paths: Sequence[Recording]) -> Outcome | None:
     """Put a dead worker's recording back in front, or give it up: then its outcome."""
     _end(worker)
     position = worker.position
@@ -165,7 +164,7 @@ def _mourn(worker: _Worker, queue: _Queue, paths: Sequence[Path]) -> Outcome | N
     code = worker.process.returncode
     how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
     error = BackendError(
-        f"{paths[position]}: the worker process died on it {_TRIES} times ({how}); "
+        f"{os.fspath(paths[position])}: the worker process died on it {_TRIES} times ({how}); "
         "use fewer jobs where memory is short, or run it alone"
     )
     return Outcome(paths[position], position, None, error)

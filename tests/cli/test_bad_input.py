@@ -27,7 +27,6 @@ def turns_of(path: Path) -> list[tuple[float, float, str]]:
 
 
 def test_files_that_hold_no_usable_recording(cli: Callable[..., Finished], speech: np.ndarray, tmp_path: Path) -> None:
-    (tmp_path / "folder.wav").mkdir()
     (tmp_path / "text.wav").write_text("hello\n")
     (tmp_path / "empty.wav").write_bytes(b"")
     (tmp_path / "noise.wav").write_bytes(np.random.default_rng(0).bytes(20_000))
@@ -36,7 +35,6 @@ def test_files_that_hold_no_usable_recording(cli: Callable[..., Finished], speec
     soundfile.write(tmp_path / "nan.wav", broken, RATE, "FLOAT")
     reasons = {
         "missing.wav": "no such file",
-        "folder.wav": "is a directory",
         "text.wav": "is a text file, not a recording",
         "empty.wav": "the file is empty (0 bytes)",
         "noise.wav": "not a recording in a known format",
