@@ -68,6 +68,10 @@ def _stream(channels: int, **parameters: Any) -> Request:
     return Request("conv_stream:make_conv_stream", {"c_in": channels, "c_out": channels, **parameters})
 
 
+def _inline(channels: int, **parameters: Any) -> Request:
+    return Request("conv_inline:make_conv_inline", {"c_in": channels, "c_out": channels, **parameters})
+
+
 def _down(channels: int, **parameters: Any) -> Request:
     return Request("conv_down:make_conv_down", {"c_in": channels, **parameters})
 
@@ -109,12 +113,12 @@ def hopper_choice() -> TrunkChoice:
         inner={
             64: _roll(64),
             128: _stream(128, groups=4, stages=6),
-            256: _stream(256, groups=2, tile_n=256, stages=4),
+            256: _inline(256),
         },
         outer={
             64: _roll(64, residual=True),
             128: _stream(128, groups=4, stages=6, residual=True, early=True),
-            256: _stream(256, groups=2, tile_n=256, stages=4, residual=True),
+            256: _inline(256, residual=True),
         },
         down={
             32: _down(32, groups=4, tile_n=64, stages=0, buffers=8),

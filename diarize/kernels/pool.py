@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from numba import cuda
 
-from .ptx import float32, int32, ldg128_nc, make_weighted_sum, sqrt_rn, stg128f
+from .ptx import float32, int32, ldg128_nc, make_weighted_sum, sqrt_rn
 from .spec import Kernel
 from .unroll import static_range, unroll
 
@@ -38,6 +38,7 @@ def make_pool(channels: int = 256) -> Kernel:
     @unroll(name=name)
     def pool(x, weights, window, stats, H, W):
         sm = cuda.shared.array(2048, float32)
+        means = cuda.shared.array(128, float32)
         sums = cuda.shared.array(32, float32)
         tid = int32(cuda.threadIdx.x)
         slot = int32(cuda.blockIdx.x)
@@ -50,7 +51,6 @@ def make_pool(channels: int = 256) -> Kernel:
         weight = cuda.local.array(8, float32)
         acc = cuda.local.array(8, float32)
         mean = cuda.local.array(8, float32)
-        v = cuda.local.array(8, float32)
         s1 = float32(0.0)
         s2 = float32(0.0)
         # All of this thread's columns are loaded before the first is used.
@@ -70,7 +70,7 @@ def make_pool(channels: int = 256) -> Kernel:
         v2 = float32(0.0)
         for j in range(8):
             mean[j] = float32(0.0)
-            v[j] = float32(0.0)
+        out = int32((slot * 2 * H + row) * C + cuda.blockIdx.z * 128 + tid)
         for turn in static_range(2):
             for j in range(8):
                 acc[j] = float32(0.0)
@@ -78,30 +78,27 @@ def make_pool(channels: int = 256) -> Kernel:
                 add_values(acc, words, weight, mean)
             else:
                 add_squares(acc, words, weight, mean)
-            cuda.syncthreads()
             for j in range(8):
                 sm[part * 128 + own + j] = acc[j]
             cuda.syncthreads()
-            if turn == 0:
-                for i in range(16):
-                    v1 += sums[i]
-                    v2 += sums[16 + i]
-                v1 += float32(EPS)
-            for j in range(8):
+            # One thread a channel adds the parts, in order.
+            if tid < 128:
                 total = float32(0.0)
                 for i in range(16):
-                    total += sm[i * 128 + own + j]
+                    total += sm[i * 128 + tid]
                 if turn == 0:
-                    mean[j] = total / v1
+                    for i in range(16):
+                        v1 += sums[i]
+                        v2 += sums[16 + i]
+                    v1 += float32(EPS)
+                    means[tid] = total / v1
+                    stats[out] = total / v1
                 else:
-                    v[j] = sqrt_rn(total / (v1 - v2 / v1 + float32(EPS)))
-        if part == 0:
-            out = int32((slot * 2 * H + row) * C + channel)
-            stg128f(stats, out, mean[0], mean[1], mean[2], mean[3])
-            stg128f(stats, out + 4, mean[4], mean[5], mean[6], mean[7])
-            out = int32(out + H * C)
-            stg128f(stats, out, v[0], v[1], v[2], v[3])
-            stg128f(stats, out + 4, v[4], v[5], v[6], v[7])
+                    stats[out + H * C] = sqrt_rn(total / (v1 - v2 / v1 + float32(EPS)))
+            if turn == 0:
+                cuda.syncthreads()
+                for j in range(8):
+                    mean[j] = means[own + j]
 
     return Kernel(name, pool, "hfwfii", 256, 0, 2, (8, 0))
 

@@ -312,5 +312,10 @@ SIMULATED_SLOW = [
         _request("conv_stream:make_conv_stream", c_in=64, c_out=64, groups=2, tile_n=64, stages=3, columns=2),
         *(1, 3, 70),
     ),
+    Case(
+        "inline 128 to 64",
+        _request("conv_inline:make_conv_inline", c_in=128, c_out=64, groups=1, tile_n=32, stages=4, residual=True),
+        *(1, 3, 9),
+    ),
     Case("rolling 32", _request("conv_roll:make_conv_roll", channels=32, groups=2, rows=3), 1, 5, 65, 1),
 ]

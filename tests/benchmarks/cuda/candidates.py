@@ -19,6 +19,10 @@ def _stream(channels: int, **parameters: Any) -> Request:
     return Request("conv_stream:make_conv_stream", {"c_in": channels, "c_out": channels, **parameters})
 
 
+def _inline(channels: int, **parameters: Any) -> Request:
+    return Request("conv_inline:make_conv_inline", {"c_in": channels, "c_out": channels, **parameters})
+
+
 def _down(channels: int, **parameters: Any) -> Request:
     return Request("conv_down:make_conv_down", {"c_in": channels, **parameters})
 
@@ -46,21 +50,21 @@ SAME = {
     ],
     "128 inner": [
         _stream(128, groups=4, stages=6),
+        _inline(128),
         _stream(128, groups=2, rows=2, stages=6),
-        _stream(128, groups=4, stages=5, columns=2),
     ],
     "128 outer": [
         _stream(128, groups=4, stages=6, residual=True, early=True),
-        _stream(128, groups=2, rows=2, stages=6, residual=True),
+        _inline(128, residual=True),
     ],
     "256 inner": [
         _stream(256, groups=2, tile_n=256, stages=4),
-        _stream(256, groups=4, stages=6),
+        _inline(256),
         _stream(256, groups=4, stages=5, columns=2),
     ],
     "256 outer": [
         _stream(256, groups=2, tile_n=256, stages=4, residual=True),
-        _stream(256, groups=4, stages=6, residual=True, early=True),
+        _inline(256, residual=True),
         _stream(256, groups=4, stages=5, residual=True, early=True, columns=2),
     ],
 }

@@ -157,6 +157,33 @@ def time_network(bench: Bench, kernels: PyanNetKernels, samples: np.ndarray, bat
         bench.memory.trim()
 
 
+def time_pairs(bench: Bench, kernels: PyanNetKernels, samples: np.ndarray, batches: list[int]) -> None:
+    """Windows per second of two batches at a time, each on a stream of its own: recurrences leave processors idle."""
+    step = 16000
+    for windows in batches:
+        plans = [kernels.plan(windows, step) for _ in range(2)]
+        streams = [bench.gpu.stream() for _ in range(2)]
+        graphs = []
+        for plan, stream in zip(plans, streams, strict=True):
+            put(bench, plan.samples, np.resize(samples, (windows - 1) * step + WINDOW_SAMPLES))
+            stream.begin_capture()
+            plan.run(stream)
+            graphs.append(stream.end_capture())
+        rounds, seconds = 8, []
+        for _ in range(4):
+            start = time.perf_counter()
+            for _ in range(rounds):
+                for graph, stream in zip(graphs, streams, strict=True):
+                    graph.launch(stream)
+            bench.gpu.synchronize()
+            seconds.append((time.perf_counter() - start) / rounds)
+        median = statistics.median(seconds)
+        bench.record(kind="pair", precision=kernels.choice.precision, windows=windows, per_second=2 * windows / median)
+        for plan in plans:
+            plan.close()
+        bench.memory.trim()
+
+
 def time_torch(bench: Bench, weights: dict[str, np.ndarray], samples: np.ndarray, batches: list[int]) -> None:
     """The same network in torch with cuDNN, float32 without TF32 and float16."""
     for dtype, name in ((torch.float32, "float32"), (torch.float16, "float16")):
@@ -215,6 +242,7 @@ def main() -> None:
             row["torch_flips_cpu"] = int((expected[::2][: len(twice)] != speech["classes"]).sum())
         bench.record(kind="flips", per_50000=flips * 50000 / got.size, **row)
         time_network(bench, kernels, samples, batches)
+        time_pairs(bench, kernels, samples, batches)
     if not options.no_torch:
         time_torch(bench, weights, samples, batches)
     (options.out / "pyannet.json").write_text(json.dumps(bench.rows, indent=1))
