@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import bench, datasets, models, run, score
+from . import assign, bench, datasets, models, run, score
 from ._output import exit_codes
 
 # Plain help: rich's costs 80 ms of start-up and adds only boxes.
@@ -22,6 +22,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run")(run.run)
+app.command("assign")(assign.assign)
 app.command("score")(score.score)
 app.command("bench")(bench.bench)
 app.add_typer(models.app, name="models")

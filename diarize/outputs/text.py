@@ -21,8 +21,8 @@ def read_lines(path: str | os.PathLike[str]) -> list[str]:
     return read_text(path).split("\n")
 
 
-def read_text(path: str | os.PathLike[str]) -> str:
-    """A UTF-8 file as it is, but for a byte order mark, which is left out.
+def read_text(path: str | os.PathLike[str], keep_mark: bool = False) -> str:
+    """A UTF-8 file as it is; a byte order mark is left out unless `keep_mark`.
 
     Raises
     ------
@@ -30,13 +30,27 @@ def read_text(path: str | os.PathLike[str]) -> str:
         The file cannot be read or is not UTF-8.
     """
     try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            return file.read()
-    except UnicodeDecodeError as error:
-        raise FormatError("is not UTF-8 text; convert it", os.fspath(path)) from error
+        with open(path, "rb") as file:
+            data = file.read()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise FormatError(f"cannot be read ({reason}); check the path", os.fspath(path)) from error
+    text = decode(data, os.fspath(path))
+    return text if keep_mark else text.removeprefix("\ufeff")
+
+
+def decode(data: bytes, path: str) -> str:
+    """Text of UTF-8 bytes; `path` serves for the message.
+
+    Raises
+    ------
+    FormatError
+        They are not UTF-8.
+    """
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise FormatError("is not UTF-8 text; convert it", path, data.count(b"\n", 0, error.start) + 1) from error
 
 
 def split_lines(text: str) -> list[str]:
