@@ -1,6 +1,8 @@
-"""Writing a result so that it is whole or absent: a temporary file in the same folder, then a rename.
+"""Writing a result so that it is whole or absent: a file without a name in the same folder, then a name for it.
 
-Every failure becomes one `OutputError`; the temporary file is removed, also when the user interrupts.
+What has no name vanishes with the process, however that ends, so nothing half-written is ever seen. Where the file
+system has no such files, or the result replaces another, a hidden temporary file is renamed. Every failure becomes one
+`OutputError`; the temporary file is removed, also when the user interrupts.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Nothing where a result can be written to `path`, tried with an empty temporary file beside it.
+    """Nothing where a result can be written to `path`, tried with an empty file beside it.
 
     Raises
     ------
@@ -67,6 +69,10 @@ def check_writable(path: str | os.PathLike[str]) -> None:
             if not os.access(target, os.W_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
             return
+        descriptor = _open_nameless(os.path.dirname(target))
+        if descriptor is not None:
+            os.close(descriptor)
+            return
         temporary = _temporary_name(target)
         try:
             os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
@@ -77,22 +83,69 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
 
 def _replace(target: str, data: bytes, mode: int | None) -> None:
+    """Make `data` the content of `target`, whose permissions are `mode` if it exists."""
+    descriptor = _open_nameless(os.path.dirname(target))
+    if descriptor is None:
+        _rename_over(target, data, mode)
+        return
+    try:
+        _fill(descriptor, data, mode)
+        if mode is None:
+            try:
+                _give_name(descriptor, target)
+                return
+            except FileExistsError:
+                # Someone else has made it in the meantime.
+                pass
+        temporary = _temporary_name(target)
+        _give_name(descriptor, temporary)
+        try:
+            os.replace(temporary, target)
+        except BaseException:
+            _remove(temporary)
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _open_nameless(folder: str) -> int | None:
+    """A new file in `folder` that has no name yet; None where the file system has no such files."""
+    try:
+        return os.open(folder or ".", os.O_WRONLY | os.O_TMPFILE, 0o666)
+    except OSError as error:
+        if error.errno in (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL) and os.path.isdir(folder or "."):
+            return None
+        raise
+
+
+def _give_name(descriptor: int, name: str) -> None:
+    """Let the nameless file appear as `name`, at once and whole."""
+    # A folder descriptor, which an absolute path ignores, makes Python follow the link under /proc.
+    os.link(f"/proc/self/fd/{descriptor}", os.path.abspath(name), src_dir_fd=descriptor, follow_symlinks=True)
+
+
+def _rename_over(target: str, data: bytes, mode: int | None) -> None:
     """Write `data` to a temporary file and rename it to `target`."""
     temporary = _temporary_name(target)
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
-            if mode is not None:
-                os.fchmod(descriptor, stat.S_IMODE(mode))
-            _write_all(descriptor, data)
-            # Some disks report that they are full only here.
-            os.fsync(descriptor)
+            _fill(descriptor, data, mode)
         finally:
             os.close(descriptor)
         os.replace(temporary, target)
     except BaseException:
         _remove(temporary)
         raise
+
+
+def _fill(descriptor: int, data: bytes, mode: int | None) -> None:
+    """Write `data`, down to the disk."""
+    if mode is not None:
+        os.fchmod(descriptor, stat.S_IMODE(mode))
+    _write_all(descriptor, data)
+    # Some disks report that they are full only here.
+    os.fsync(descriptor)
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

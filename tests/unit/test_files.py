@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 
 from diarize.errors import OutputError
+from diarize.outputs import files
 from diarize.outputs.files import check_writable, write_bytes, write_text
+
+
+@pytest.fixture(params=["nameless", "renamed"], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways of writing: where the file system has files without names, and where it has not."""
+    if request.param == "renamed":
+        monkeypatch.setattr(files, "_open_nameless", lambda folder: None)
 
 
 def refused(path: str | Path, text: str = "new") -> str:
