@@ -109,8 +109,13 @@ def bench(
         if len({system.name for system in systems}) < len(systems):
             raise OptionError("a peer is named twice; name each once")
         options = Options(rounds, warmup, _gpu_index(device), output, force)
-        with progress(dataset.name, verbosity) as show:
-            record, folder = benchmark(dataset, systems, options, show)
+        try:
+            with progress(dataset.name, verbosity) as show:
+                record, folder = benchmark(dataset, systems, options, show)
+        except KeyboardInterrupt:
+            if output is not None:
+                say(f"what was measured so far is in {output}; the same command goes on with it")
+            raise
         if html and folder is not None:
             from ..bench.html import write_report
 

@@ -86,6 +86,7 @@ def benchmark(
             scores,
             options.rounds,
             options.warmup,
+            {system.name: system.command for system in systems},
             environment(options.gpu),
             advice.warnings(samples, options.rounds, None if samples.interrupted else others, speeds),
         )

@@ -69,7 +69,12 @@ def durations(samples: Samples) -> dict[str, float]:
 
 
 def system_json(
-    name: str, samples: Samples, scores: Mapping[str, FileScore], lengths: Mapping[str, float], warmup: int
+    name: str,
+    samples: Samples,
+    scores: Mapping[str, FileScore],
+    lengths: Mapping[str, float],
+    warmup: int,
+    command: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Results of one system: DER, speed both ways, stages, memory, and each file."""
     mine = [item for item in samples.samples if item.system == name]
@@ -78,6 +83,7 @@ def system_json(
     warm = [item for item in mine if not item.error and item.position >= warmup]
     return {
         "about": dict(processes[-1].about) if processes else {},
+        "command": list(command),
         **der_json(der),
         "jer": jer.jer,
         "speaker_count": {"files": count.files, "exact": count.exact, "difference": count.difference},
@@ -102,6 +108,7 @@ def record_json(
     scores: Mapping[str, Mapping[str, FileScore]],
     rounds: int,
     warmup: int,
+    commands: Mapping[str, Sequence[str]],
     environment: Mapping[str, Any],
     warnings: Sequence[str],
 ) -> dict[str, Any]:
@@ -118,7 +125,7 @@ def record_json(
         "warmup": warmup,
         "environment": dict(environment),
         "main": main,
-        "systems": {name: system_json(name, samples, scores[name], lengths, warmup) for name in scores},
+        "systems": {name: system_json(name, samples, scores[name], lengths, warmup, commands[name]) for name in scores},
         "failed": failed(samples),
         "warnings": list(warnings),
         "processes": [asdict(item) for item in samples.processes.values()],

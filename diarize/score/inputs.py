@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,6 +15,8 @@ from ..outputs.uem import UemRegion, read_uem
 from ..types import Turn
 
 _Item = TypeVar("_Item")
+# Ten years.
+_LONGEST = 315_576_000
 
 
 def read_turns(path: str | os.PathLike[str]) -> dict[str, list[Turn]]:
@@ -28,7 +31,7 @@ def read_turns(path: str | os.PathLike[str]) -> dict[str, list[Turn]]:
     """
     files: dict[str, list[RttmTurn]] = _gather(Path(path), "*.rttm", read_rttm)
     return {
-        name: [Turn(float(turn.start), float(turn.end), turn.speaker) for turn in turns]
+        name: [Turn(_seconds(turn.start, path), _seconds(turn.end, path), turn.speaker) for turn in turns]
         for name, turns in files.items()
     }
 
@@ -42,7 +45,16 @@ def read_regions(path: str | os.PathLike[str]) -> dict[str, list[tuple[float, fl
         As `read_turns`.
     """
     files: dict[str, list[UemRegion]] = _gather(Path(path), "*.uem", read_uem)
-    return {name: [(float(r.start), float(r.end)) for r in regions] for name, regions in files.items()}
+    return {
+        name: [(_seconds(r.start, path), _seconds(r.end, path)) for r in regions] for name, regions in files.items()
+    }
+
+
+def _seconds(value: Decimal, path: str | os.PathLike[str]) -> float:
+    """A time as a number; sums of times beyond ten years would lose their milliseconds."""
+    if value > _LONGEST:
+        raise FormatError(f"a time is {value} s; allowed are times up to {_LONGEST} s", os.fspath(path))
+    return float(value)
 
 
 def _gather(path: Path, pattern: str, read: Callable[[Path], Mapping[str, list[_Item]]]) -> dict[str, list[_Item]]:

@@ -139,6 +139,13 @@ def test_folders_and_empty_files(tmp_path: Path) -> None:
         read_regions(tmp_path)
 
 
+def test_times_have_an_end(tmp_path: Path) -> None:
+    path = tmp_path / "a.rttm"
+    path.write_text("SPEAKER a 1 0.5 1e999 <NA> <NA> s <NA> <NA>\n")
+    with pytest.raises(FormatError, match="allowed are times up to 315576000 s"):
+        read_turns(path)
+
+
 def _disturbed(turns: list[Turn], seed: int) -> list[Turn]:
     """A hypothesis with errors of every kind: moved edges, lost and swapped turns, an invented speaker."""
     draw = random.Random(seed)
