@@ -80,7 +80,7 @@ def _vtt(result: Diarization, recording: Recording) -> str:
 def _textgrid(result: Diarization, recording: Recording) -> str:
     from ..outputs.textgrid import format_textgrid
 
-    return format_textgrid(recording.turns(result), result.speakers, result.duration)
+    return format_textgrid(recording.turns(result), result.speakers, result.offset + result.duration)
 
 
 def _audacity(result: Diarization, recording: Recording) -> str:

@@ -47,7 +47,7 @@ def lanes(result: Diarization, turns: Sequence[Turn], title: str, console: Conso
     names = [_shown(total.speaker, console.encoding) for total in totals]
     tails = [f"{clock(t.seconds)} {100 * t.seconds / speech if speech else 0:3.0f} %" for t in totals]
     overlap = overlap_seconds(turns)
-    end = max([result.duration, *(turn.end for turn in turns)])
+    end = max([result.offset + result.duration, *(turn.end for turn in turns)])
     left = min(_NAME_WIDTH, max(cell_len(name) for name in [*names, "overlap"]))
     right = max((len(tail) for tail in tails), default=0)
     width = max(_NARROWEST, console.width - left - right - 4)

@@ -9,8 +9,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from .errors import OptionError
-from .types import Diarization, Turn
+from .types import Diarization, Turn, WindowEmbeddings
 
 
 def postprocess(result: Diarization, min_speaker_time: float = 0.0, merge_gap: float = 0.0) -> Diarization:
@@ -62,6 +64,7 @@ def remove_short_speakers(result: Diarization, seconds: float) -> Diarization:
         exclusive=_given_away(result.exclusive, short, turns),
         speakers=tuple(result.speakers[index] for index in kept),
         embeddings=result.embeddings[kept],
+        windows=_renumbered(result.windows, kept),
         warnings=(*result.warnings, *said),
     )
 
@@ -78,7 +81,7 @@ def close_gaps(result: Diarization, seconds: float) -> Diarization:
     for turn in result.turns:
         index = last.get(turn.speaker)
         if index is not None and turn.start - turns[index].end < seconds:
-            turns[index] = replace(turns[index], end=max(turns[index].end, turn.end))
+            turns[index] = _union(turns[index], turn)
         else:
             last[turn.speaker] = len(turns)
             turns.append(turn)
@@ -90,10 +93,29 @@ def _joined(exclusive: Sequence[Turn], seconds: float) -> tuple[Turn, ...]:
     turns: list[Turn] = []
     for turn in exclusive:
         if turns and turns[-1].speaker == turn.speaker and turn.start - turns[-1].end < seconds:
-            turns[-1] = replace(turns[-1], end=max(turns[-1].end, turn.end))
+            turns[-1] = _union(turns[-1], turn)
         else:
             turns.append(turn)
     return tuple(turns)
+
+
+def _union(first: Turn, second: Turn) -> Turn:
+    """One turn from the start of `first` to the later end, with the mean confidence of both by their lengths."""
+    known = [turn for turn in (first, second) if turn.confidence is not None]
+    seconds = sum(turn.duration for turn in known)
+    confidence = first.confidence
+    if known and seconds > 0:
+        confidence = round(sum((turn.confidence or 0.0) * turn.duration for turn in known) / seconds, 3)
+    return Turn(first.start, max(first.end, second.end), first.speaker, confidence)
+
+
+def _renumbered(windows: WindowEmbeddings | None, kept: Sequence[int]) -> WindowEmbeddings | None:
+    """`windows` whose speakers are indices into the speakers that are kept, -1 for those of the others."""
+    if windows is None:
+        return None
+    numbers = {old: new for new, old in enumerate(kept)}
+    speakers = [numbers.get(int(old), -1) for old in windows.speakers]
+    return replace(windows, speakers=np.array(speakers, windows.speakers.dtype))
 
 
 def _given_away(exclusive: Sequence[Turn], short: set[str], turns: Sequence[Turn]) -> tuple[Turn, ...]:
@@ -115,7 +137,7 @@ def _given_away(exclusive: Sequence[Turn], short: set[str], turns: Sequence[Turn
             # Where several talk, the one who began first keeps the word.
             start, end = max(turn.start, done), min(turn.end, stretch.end)
             if start < end:
-                left.append(Turn(start, end, turn.speaker))
+                left.append(replace(turn, start=start, end=end))
                 done = end
     # Pieces that touch the same speaker's turn belong to it.
     return _joined(sorted(left), 1e-9)

@@ -4,8 +4,9 @@ Two runs on the same recording give the same bytes but for the values under "tim
 
 Schema history
 --------------
-diarize/1: file, duration, model, model_checksum, device, mode, recipe, speakers, overlap, turns, exclusive, warnings,
-timings, versions.
+diarize/1: file, duration, offset, model, model_checksum, device, mode, recipe, speakers, overlap, turns, exclusive,
+warnings, timings, versions. Times are in seconds from the recording's start; what was diarized begins at `offset` and
+lasts `duration`. `confidence` of a turn is from 0 to 1, null where there is none.
 """
 
 from __future__ import annotations
@@ -91,6 +92,7 @@ def format_json(result: Diarization, file_id: str) -> str:
         "schema": SCHEMA,
         "file": file_id,
         "duration": _seconds(result.duration),
+        "offset": _seconds(result.offset),
         "model": result.model,
         "model_checksum": result.checksum,
         "device": result.device,
@@ -169,18 +171,35 @@ def _result(document: Mapping[str, Any]) -> JsonResult:
         warnings=tuple(str(sentence) for sentence in document["warnings"]),
         checksum=str(document["model_checksum"]),
         recipe=str(document["recipe"] or ""),
+        name=str(document["file"]),
+        offset=float(document["offset"]),
     )
     return JsonResult(str(document["file"]), result, dict(document["versions"]))
 
 
 def _read_turns(items: Sequence[Mapping[str, Any]]) -> tuple[Turn, ...]:
     """Turns of a list in a document."""
-    return tuple(Turn(float(item["start"]), float(item["end"]), str(item["speaker"])) for item in items)
+    return tuple(
+        Turn(float(item["start"]), float(item["end"]), str(item["speaker"]), _optional(item["confidence"]))
+        for item in items
+    )
+
+
+def _optional(value: Any) -> float | None:
+    return None if value is None else float(value)
 
 
 def _turns(turns: Sequence[Turn]) -> list[dict[str, Any]]:
     """Turns as a list for a document."""
-    return [{"start": _seconds(turn.start), "end": _seconds(turn.end), "speaker": turn.speaker} for turn in turns]
+    return [
+        {
+            "start": _seconds(turn.start),
+            "end": _seconds(turn.end),
+            "speaker": turn.speaker,
+            "confidence": None if turn.confidence is None else _seconds(turn.confidence),
+        }
+        for turn in turns
+    ]
 
 
 def _seconds(value: float) -> float:

@@ -60,7 +60,12 @@ def recording(path: Path, seconds: float = 10.0) -> Path:
 
 def test_the_data_survive_names_that_look_like_tags() -> None:
     data = data_of(format_html(RESULT, "<b>&talk", NO_AUDIO))
-    assert data["document"]["turns"][0] == {"start": 0.5, "end": 2.0, "speaker": ODD}
+    assert data["document"]["turns"][0] == {
+        "start": 0.5,
+        "end": 2.0,
+        "speaker": ODD,
+        "confidence": None,
+    }
     assert data["document"]["file"] == "<b>&talk"
     assert parse_json(json.dumps(data["document"])).diarization.exclusive == EXCLUSIVE
 

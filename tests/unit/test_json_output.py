@@ -16,7 +16,7 @@ from diarize.outputs.json import format_json, overlap_seconds, parse_json, read_
 from diarize.types import Diarization, Turn
 
 RESULT = Diarization(
-    turns=(Turn(0.0004, 2.5, "SPEAKER_00"), Turn(2.0, 3.25, "SPEAKER_01"), Turn(4.0, 5.0, "SPEAKER_00")),
+    turns=(Turn(0.0004, 2.5, "SPEAKER_00", 0.9876), Turn(2.0, 3.25, "SPEAKER_01"), Turn(4.0, 5.0, "SPEAKER_00")),
     exclusive=(Turn(0.0004, 2.5, "SPEAKER_00"), Turn(2.5, 3.25, "SPEAKER_01"), Turn(4.0, 5.0, "SPEAKER_00")),
     speakers=("SPEAKER_00", "SPEAKER_01"),
     embeddings=np.zeros((2, 4)),
@@ -36,6 +36,7 @@ def test_whole_text():
         '  "schema": "diarize/1",\n'
         '  "file": "Sitzung eins",\n'
         '  "duration": 6.123,\n'
+        '  "offset": 0.0,\n'
         '  "model": "campplus",\n'
         '  "model_checksum": "c0ffee",\n'
         '  "device": "cpu",\n'
@@ -47,14 +48,14 @@ def test_whole_text():
         "  ],\n"
         '  "overlap": 0.5,\n'
         '  "turns": [\n'
-        '    {"start": 0.0, "end": 2.5, "speaker": "SPEAKER_00"},\n'
-        '    {"start": 2.0, "end": 3.25, "speaker": "SPEAKER_01"},\n'
-        '    {"start": 4.0, "end": 5.0, "speaker": "SPEAKER_00"}\n'
+        '    {"start": 0.0, "end": 2.5, "speaker": "SPEAKER_00", "confidence": 0.988},\n'
+        '    {"start": 2.0, "end": 3.25, "speaker": "SPEAKER_01", "confidence": null},\n'
+        '    {"start": 4.0, "end": 5.0, "speaker": "SPEAKER_00", "confidence": null}\n'
         "  ],\n"
         '  "exclusive": [\n'
-        '    {"start": 0.0, "end": 2.5, "speaker": "SPEAKER_00"},\n'
-        '    {"start": 2.5, "end": 3.25, "speaker": "SPEAKER_01"},\n'
-        '    {"start": 4.0, "end": 5.0, "speaker": "SPEAKER_00"}\n'
+        '    {"start": 0.0, "end": 2.5, "speaker": "SPEAKER_00", "confidence": null},\n'
+        '    {"start": 2.5, "end": 3.25, "speaker": "SPEAKER_01", "confidence": null},\n'
+        '    {"start": 4.0, "end": 5.0, "speaker": "SPEAKER_00", "confidence": null}\n'
         "  ],\n"
         '  "warnings": ["the audio ends early: the header says 7.0 s, 6.1 s decoded"],\n'
         '  "timings": {"analysis": 1.0, "total": 1.235},\n'
@@ -80,6 +81,7 @@ def test_way_back(tmp_path):
     assert read.diarization.turns[1] == Turn(2.0, 3.25, "SPEAKER_01")
     assert read.diarization.speakers == RESULT.speakers
     assert read.diarization.warnings == RESULT.warnings
+    assert [turn.confidence for turn in read.diarization.turns] == [0.988, None, None]
     assert format_json(read.diarization, read.file_id) == text
 
 

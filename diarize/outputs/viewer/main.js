@@ -5,7 +5,7 @@ const byId = (name) => document.getElementById(name);
 
 function describe() {
   const speech = DOC.speakers.reduce((sum, item) => sum + item.seconds, 0);
-  const share = END ? Math.round((100 * DOC.overlap) / END) : 0;
+  const share = DOC.duration ? Math.round((100 * DOC.overlap) / DOC.duration) : 0;
   byId("facts").textContent = [
     clock(DOC.duration),
     counted(DOC.speakers.length, "speaker"),
@@ -116,12 +116,16 @@ CANVAS.addEventListener(
 
 function tip(event) {
   const turn = turnUnder(event);
-  const name = turn ? `${state.names.get(turn.speaker)}, ${clock(turn.start)} to ${clock(turn.end)}` : clock(timeAt(event));
-  TIP.textContent = name;
+  TIP.textContent = turn ? saying(turn) : clock(timeAt(event));
   TIP.hidden = false;
   const box = byId("stage").getBoundingClientRect();
   const left = Math.min(event.clientX - box.left + 12, box.width - TIP.offsetWidth - 4);
   TIP.style.transform = `translate(${Math.max(0, left)}px, ${event.clientY - box.top + 16}px)`;
+}
+
+function saying(turn) {
+  const sure = turn.confidence === null ? "" : `, confidence ${turn.confidence.toFixed(2)}`;
+  return `${state.names.get(turn.speaker)}, ${clock(turn.start)} to ${clock(turn.end)}${sure}`;
 }
 
 function moveOverview(event) {

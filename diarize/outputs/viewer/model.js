@@ -12,7 +12,7 @@ const state = {
   to: 1,
   selected: -1,
 };
-const END = Math.max(DOC.duration, ...lastEnds(), 0.1);
+const END = Math.max(DOC.offset + DOC.duration, ...lastEnds(), 0.1);
 state.to = END;
 
 function lastEnds() {
