@@ -56,7 +56,12 @@ class Gpu:
 
     def __init__(self, index: int = 0) -> None:
         self.driver = _driver()
-        initialised = self.driver.cuInit(0)
+        try:
+            initialised = self.driver.cuInit(0)
+        except RuntimeError as error:
+            raise BackendError(
+                "no NVIDIA driver: libcuda.so.1 cannot be loaded; install one or use --device cpu"
+            ) from error
         if int(initialised[0]) != 0:
             raise BackendError(f"no usable NVIDIA driver ({initialised[0].name}): install one or use --device cpu")
         count = check(self.driver.cuDeviceGetCount())

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MELS = 80
 FRAMES = 998
 DIMENSION = 256
-PART = 128
+PART = 64
 PARITIES = ((1, 1), (1, 0), (0, 1), (0, 0))
 
 
@@ -127,6 +127,17 @@ def hopper_choice() -> TrunkChoice:
         },
         block={32: Request("block32:make_block32", {"groups": 3})},
     )
+
+
+def layers_beyond_half(layers: Sequence[Layer]) -> list[str]:
+    """Ids of the layers whose weights do not fit float16: with any, the trunk must run in float32 or TF32."""
+    from ..kernels.conv_pack import fits_half
+
+    return [
+        layer.id
+        for layer in layers
+        if layer.id != "seg_1" and "weight" in layer.weights and not fits_half(layer.weights["weight"])
+    ]
 
 
 @dataclass

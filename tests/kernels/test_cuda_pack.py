@@ -70,3 +70,17 @@ def test_stem_and_block_layouts() -> None:
     for tap, (r, s) in enumerate(TAP_ORDER):
         assert np.array_equal(packed[tap, 0, :8], weight[0, :8, r, s].astype(np.float16))
     assert np.array_equal(packed[9, 0, :8], shortcut[0, :8, 0, 0].astype(np.float16))
+
+
+def test_layers_with_large_weights_are_named() -> None:
+    from diarize.backend.cuda_resnet34 import layers_beyond_half
+    from diarize.layers import Layer, Op
+
+    small, large = np.ones((32, 32, 3, 3), np.float32), np.full((32, 32, 3, 3), 1e5, np.float32)
+    layers = [
+        Layer("layer1.0.conv1", Op.CONV2D, {"weight": small}),
+        Layer("layer1.0.conv2", Op.CONV2D, {"weight": large}),
+        Layer("pool", Op.MASKED_STATISTICS),
+        Layer("seg_1", Op.LINEAR, {"weight": large}),
+    ]
+    assert layers_beyond_half(layers) == ["layer1.0.conv2"]

@@ -35,7 +35,7 @@ SAME = {
     ],
     "32 outer": [
         _resident(32, groups=4, rows=2, buffers=8, residual=True),
-        _roll(32, groups=3, buffers=8, residual=True),
+        _roll(32, groups=3, buffers=4, residual=True),
     ],
     "64 inner": [
         _resident(64, groups=3, rows=2, buffers=4),
