@@ -13,6 +13,7 @@ import typer
 
 from ..errors import DiarizeError, OptionError
 from . import _options, _run_options
+from ._compiling import Compiling
 from ._destination import Destination, destination, has_fields, stem_of
 from ._formats import FORMATS, Format, Recording, counted, parse_formats
 from ._inputs import STDIN, STDIN_NAME, expand
@@ -178,7 +179,9 @@ def run(
                 failures += job.finish(outcome)
         target.close()
         if verbosity >= 1:
-            say(f"peak memory {_peak_memory_mb():.0f} MB")
+            held = pipeline.engine.peak_device_bytes() if pipeline is not None else 0
+            on_gpu = f", of the GPU {held / 1e6:.0f} MB" if held else ""
+            say(f"peak memory {_peak_memory_mb():.0f} MB{on_gpu}")
         if failures:
             if len(recordings) > 1:
                 for failure in failures:
@@ -301,12 +304,13 @@ def _check_file_id(file_id: str | None, num_recordings: int) -> None:
 def _load(model: str, device: str, mode: str, threads: int | None, verbosity: int) -> Pipeline:
     from ..pipeline import Pipeline
 
-    pipeline = Pipeline.from_pretrained(model, device, mode, threads)
+    with Compiling(verbosity) as compiling:
+        pipeline = Pipeline.from_pretrained(model, device, mode, threads, compiling)
     if verbosity >= 0:
         say(f"model {pipeline.model_name}, device {pipeline.device}, mode {pipeline.mode.name.lower()}")
         if pipeline.notes:
             say("; ".join(pipeline.notes))
-        if _must_compile():
+        if pipeline.device.kind == "cpu" and _must_compile():
             say("first run: compiling for this processor takes some 20 s, once")
     return pipeline
 

@@ -6,10 +6,15 @@ Worker processes take the longest recordings first, so that the shares come out 
 from __future__ import annotations
 
 import os
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import islice
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from . import audio
@@ -58,7 +63,9 @@ def run_here(
     report: Report | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> Generator[Outcome, None, None]:
-    """Outcomes of `paths`, one after another, from `pipeline` itself; `options` are those of `Pipeline.diarize`.
+    """Outcomes of `paths` in their order, from `pipeline` itself; `options` are those of `Pipeline.diarize`.
+
+    They are done one after another, or a few at once where the pipeline's engine can.
 
     Raises
     ------
@@ -67,6 +74,9 @@ def run_here(
     OptionError
         An option is wrong, which every recording would say.
     """
+    if pipeline.engine.recordings > 1 and len(paths) > 1:
+        yield from _side_by_side(pipeline, paths, options, report, cancelled)
+        return
     for position, path in enumerate(paths):
 
         def show(stage: str, done: float, total: float | None, path: Recording = path) -> None:
@@ -74,6 +84,50 @@ def run_here(
                 report(path, stage, done, total)
 
         yield attempt(pipeline, path, position, {**options, "progress": show, "cancelled": cancelled})
+
+
+def _side_by_side(
+    pipeline: Pipeline,
+    paths: Sequence[Recording],
+    options: dict[str, Any],
+    report: Report | None,
+    cancelled: Callable[[], bool] | None,
+) -> Generator[Outcome, None, None]:
+    """As `run_here`, with as many recordings at once as the engine serves, so that it need not wait for any of them."""
+    count = pipeline.engine.recordings
+    # Reports reach the caller from its own thread; None says that a recording has ended.
+    heard: SimpleQueue[tuple[Recording, str, float, float | None] | None] = SimpleQueue()
+    left = threading.Event()
+
+    def stop() -> bool:
+        return left.is_set() or (cancelled is not None and cancelled())
+
+    def one(position: int, path: Recording) -> Outcome:
+        def show(stage: str, done: float, total: float | None) -> None:
+            heard.put((path, stage, done, total))
+
+        return attempt(pipeline, path, position, {**options, "progress": show, "cancelled": stop})
+
+    running: deque[Future[Outcome]] = deque()
+    following = iter(enumerate(paths))
+    with ThreadPoolExecutor(count, thread_name_prefix="recording") as pool:
+        try:
+            while True:
+                # Results that wait for an earlier one are bounded too.
+                for position, path in islice(following, 3 * count - len(running)):
+                    running.append(pool.submit(one, position, path))
+                    running[-1].add_done_callback(lambda _: heard.put(None))
+                if not running:
+                    return
+                while not running[0].done():
+                    said = heard.get()
+                    if said is not None and report is not None:
+                        report(*said)
+                yield running.popleft().result()
+        finally:
+            left.set()
+            for future in running:
+                future.cancel()
 
 
 def attempt(pipeline: Pipeline, source: Any, position: int, options: dict[str, Any]) -> Outcome:

@@ -21,18 +21,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import audio
-from .analysis import Embedder, Segmenter, StretchResult, analyse
+from .analysis import StretchResult
 from .assembly import Analysis, assemble
 from .audio import check_part
-from .backend.base import Backend
-from .backend.select import open_backend
+from .backend.select import choose_device
 from .channels import SPLIT, Channel, joined, parse_channel
 from .clustering import Clusterer
+from .engine import Compiling, Engine, open_engine
 from .errors import AudioError, OptionError
 from .framing import FRAMES_PER_WINDOW, LOCAL_SPEAKERS, SAMPLE_RATE, Framing
-from .hardware import Device
 from .model.registry import resolve
-from .model.weights import EmbeddingNetwork, ModelWeights, load_model
+from .model.weights import ModelWeights, load_model
 from .spool import Source, seekable, stem
 from .stitch import LabelOrder
 from .stretches import Stretch, Stretcher
@@ -44,9 +43,6 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, float, float | None], None]
 """Called from the calling thread with the stage, the seconds of audio done and the total where known."""
-
-# Windows a stretch: two groups of the segmentation network, whose recurrent layers fill their register tiles with 12,
-MAX_WINDOWS = 24
 
 
 class Mode(Enum):
@@ -77,43 +73,47 @@ class Cancelled(Exception):
 class Pipeline:
     """A model on a device, ready to diarize recordings one after another.
 
-    A pipeline may be used from several threads: calls take turns, since each uses all of its worker threads, which are
-    started and ended within the call. Results are values that never change and may be shared freely.
+    A pipeline may be used from several threads. On the CPU calls take turns, since each uses all of its worker threads,
+    which are started and ended within the call; a GPU has a few recordings in work at once, whose decoding and
+    clustering it need not wait for. Results are values that never change and may be shared freely.
     """
 
     def __init__(
         self,
         model: ModelWeights,
-        segmenter: Segmenter,
-        embedder: Embedder,
+        engine: Engine,
         clusterer: Clusterer,
-        device: Device,
         mode: Mode,
-        threads: int,
+        threads: int | None = None,
         notes: tuple[str, ...] = (),
         origin: str = "auto",
     ) -> None:
-        self._segmenter = segmenter
-        self._embedder = embedder
+        self.engine = engine
         self._clusterer = clusterer
         self.model = model
         self.model_name = model.name
-        self.device = device
+        self.device = engine.device
         self.mode = mode
-        self.threads = threads
+        self.threads = engine.workers
         self.notes = notes
-        self.setup = Setup(origin, str(device), mode.name.lower(), threads)
-        self._lock = threading.Lock()
+        self.setup = Setup(origin, str(engine.device), mode.name.lower(), threads)
+        self._turns = threading.BoundedSemaphore(engine.recordings)
 
     @classmethod
     def from_pretrained(
-        cls, model: str | Path = "auto", device: str = "auto", mode: str = "exact", threads: int | None = None
+        cls,
+        model: str | Path = "auto",
+        device: str = "auto",
+        mode: str = "exact",
+        threads: int | None = None,
+        compiling: Compiling | None = None,
     ) -> Pipeline:
         """Load a model onto a device.
 
         `model`: "auto" (community-1 when installed, else campplus), "campplus", "community-1" or a model folder.
         `device`: "auto", "cpu", "cuda" or "cuda:N". `mode`: "exact" (1 s step) or "fast" (2 s step). `threads`: worker
-        threads on the CPU, by default one for each processor that this process may use.
+        threads on the CPU, by default one for each processor that this process may use. `compiling` hears how many of
+        the GPU's kernels are compiled, and how many must be, where the cache lacks some.
 
         Raises
         ------
@@ -129,23 +129,15 @@ class Pipeline:
             raise OptionError(f"mode is {mode!r}; allowed are {' and '.join(by_name)}")
         if threads is not None and threads < 1:
             raise OptionError(f"threads is {threads}; it must be at least 1")
-        backend, notes = open_backend(device)
+        # Before the weights, which take longer to load than it takes to see that there is no GPU.
+        choose_device(device)
         weights = load_model(model)
+        count = threads or len(os.sched_getaffinity(0))
+        engine = open_engine(device, weights, count, compiling)
+        notes = engine.notes
         if str(model) == "auto":
             notes = (f"model {weights.name} (automatic)", *notes)
-        from .model.segmentation import SegmentationNetwork
-
-        return cls(
-            weights,
-            SegmentationNetwork(weights.segmentation, backend),
-            _embedder(weights, backend),
-            Clusterer.of(weights),
-            backend.device,
-            by_name[mode],
-            threads or len(os.sched_getaffinity(0)),
-            notes,
-            str(resolve(model)),
-        )
+        return cls(weights, engine, Clusterer.of(weights), by_name[mode], count, notes, str(resolve(model)))
 
     def diarize(
         self,
@@ -269,14 +261,14 @@ class Pipeline:
 
     @contextmanager
     def _turn(self, cancelled: Callable[[], bool] | None) -> Iterator[None]:
-        """Waits until no other thread uses this pipeline."""
-        while not self._lock.acquire(timeout=0.1):
+        """Waits until as few other threads use this pipeline as its engine can serve besides."""
+        while not self._turns.acquire(timeout=0.1):
             if cancelled is not None and cancelled():
                 raise Cancelled
         try:
             yield
         finally:
-            self._lock.release()
+            self._turns.release()
 
     def _one(
         self,
@@ -324,7 +316,7 @@ class Pipeline:
         self, reader: audio.AudioReader, progress: Progress | None, cancelled: Callable[[], bool] | None
     ) -> Analysis:
         step = self.mode.value
-        stretcher = Stretcher(reader, step, MAX_WINDOWS, self.threads)
+        stretcher = Stretcher(reader, step, self.engine.max_windows, self.engine.shares)
         results: list[StretchResult] = []
         done = 0
         for result in self._in_order(iter(stretcher), cancelled):
@@ -334,7 +326,7 @@ class Pipeline:
                 total = reader.total_seconds
                 seconds = done * step / SAMPLE_RATE
                 progress("analyse", seconds if total is None else min(seconds, total), total)
-        size = self._embedder.dimension
+        size = self.engine.dimension
         return Analysis(
             np.concatenate([r.classes for r in results] or [np.zeros((0, FRAMES_PER_WINDOW), np.uint8)]),
             np.concatenate([r.embeddings for r in results] or [np.zeros((0, LOCAL_SPEAKERS, size), np.float32)]),
@@ -351,7 +343,7 @@ class Pipeline:
             for stretch in stretches:
                 if cancelled is not None and cancelled():
                     raise Cancelled
-                waiting.append(pool.submit(analyse, stretch, self.mode.value, self._segmenter, self._embedder))
+                waiting.append(pool.submit(self.engine.analyse, stretch, self.mode.value))
                 if len(waiting) > self.threads + 1:
                     yield waiting.popleft().result()
             while waiting:
@@ -360,16 +352,6 @@ class Pipeline:
                     raise Cancelled
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _embedder(weights: ModelWeights, backend: Backend) -> Embedder:
-    if weights.network is EmbeddingNetwork.CAMPPLUS:
-        from .model.campplus import CampPlusEmbedder
-
-        return CampPlusEmbedder(weights.embedding, backend)
-    from .model.resnet34 import ResNet34Embedder
-
-    return ResNet34Embedder(weights.embedding, backend)
 
 
 def _share(progress: Progress | None, index: int, number: int) -> Progress | None:

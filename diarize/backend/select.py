@@ -1,13 +1,25 @@
-"""Turns a device name from the user into a ready backend, and says what an automatic choice came to."""
+"""Turns a device name from the user into a device that can be used, and says what an automatic choice came to."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from ..errors import BackendError, OptionError
-from .base import Backend
+from ..hardware import Device
+from .cuda_devices import Discovery, discover, has_kernels, kernel_set, missing_packages
 
 _NAME = re.compile(r"auto|cpu|cuda(:\d+)?")
+_INSTALL = "pip install 'diarize-cuda[cuda]'"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Where to run: the GPU, or None for the CPU; and sentences on what was chosen automatically."""
+
+    gpu: Device | None
+    notes: tuple[str, ...] = ()
 
 
 def check_device_name(name: str) -> str:
@@ -23,8 +35,13 @@ def check_device_name(name: str) -> str:
     return name
 
 
-def open_backend(name: str) -> tuple[Backend, tuple[str, ...]]:
-    """Backend for a device name, and sentences on what was chosen automatically.
+def choose_device(
+    name: str,
+    whole: bool = True,
+    find: Callable[[], Discovery] = discover,
+    missing: Callable[[], tuple[str, ...]] = missing_packages,
+) -> Choice:
+    """The device for a name. `whole` false means that some network of the model has no GPU kernels.
 
     Raises
     ------
@@ -34,9 +51,35 @@ def open_backend(name: str) -> tuple[Backend, tuple[str, ...]]:
         The device asked for cannot be used.
     """
     check_device_name(name)
-    if name.startswith("cuda"):
-        raise BackendError(f"device {name} cannot be used: the CUDA backend is not built yet; use --device cpu")
-    from .cpu import CpuBackend
+    if name == "cpu":
+        return Choice(None)
+    found = find()
+    index = int(name.partition(":")[2] or 0)
+    reason = obstacle(found, index, missing())
+    if name != "auto":
+        if reason:
+            raise BackendError(f"device {name} cannot be used: {reason}; use --device cpu, or see diarize devices")
+        return Choice(found.gpus[index])
+    if not reason and not whole:
+        reason = "the embedding network of this model has no GPU kernels; --device cuda runs only the other one there"
+    if reason:
+        return Choice(None, (f"device cpu (automatic: {reason})",))
+    return Choice(found.gpus[0], (f"device cuda:0, {found.gpus[0].name} (automatic)",))
 
-    notes = ("device cpu (automatic: the CUDA backend is not built yet)",) if name == "auto" else ()
-    return CpuBackend(), notes
+
+def obstacle(found: Discovery, index: int, missing: tuple[str, ...]) -> str:
+    """Why GPU `index` cannot be used, in words; empty where it can."""
+    if found.problem:
+        return found.problem
+    if index >= len(found.gpus):
+        count = len(found.gpus)
+        number = "there is one, cuda:0" if count == 1 else f"there are {count}, cuda:0 to cuda:{count - 1}"
+        return f"there is no GPU {index}; {number}"
+    gpu = found.gpus[index]
+    if not has_kernels(gpu):
+        assert gpu.compute_capability is not None
+        have = ".".join(map(str, gpu.compute_capability))
+        return f"{gpu.name} has compute capability {have}, and its kernels: {kernel_set(gpu)}"
+    if missing:
+        return f"{' and '.join(missing)} cannot be imported: {_INSTALL}"
+    return ""

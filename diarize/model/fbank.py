@@ -59,6 +59,13 @@ def mel_filters() -> np.ndarray:
     return np.maximum(0.0, np.minimum((bins - left) / (centre - left), (right - bins) / (right - centre)))
 
 
+def log_mel_layer(window: str) -> Layer:
+    """The filterbank with the analysis window of this name as a layer."""
+    # Scaling by a power of two is exact, so it may as well sit in the window.
+    weights = {"window": analysis_window(window) * _SAMPLE_SCALE, "mel": mel_filters()}
+    return Layer("fbank", Op.LOG_MEL, {name: a.astype(np.float32) for name, a in weights.items()}, {"floor": _FLOOR})
+
+
 class Filterbank:
     """Log-mel features of audio, computed once for a stretch of any length.
 
@@ -70,10 +77,7 @@ class Filterbank:
     """
 
     def __init__(self, window: str = "hamming", backend: Backend | None = None) -> None:
-        # Scaling by a power of two is exact, so it may as well sit in the window.
-        weights = {"window": analysis_window(window) * _SAMPLE_SCALE, "mel": mel_filters()}
-        weights = {name: array.astype(np.float32) for name, array in weights.items()}
-        layer = Layer("fbank", Op.LOG_MEL, weights, {"floor": _FLOOR})
+        layer = log_mel_layer(window)
         if backend is None:
             from ..backend.cpu import CpuBackend
 

@@ -164,8 +164,10 @@ def test_options_have_the_defaults_of_the_library() -> None:
 
     library = inspect.signature(Pipeline.from_pretrained).parameters
     command_line = inspect.signature(run).parameters
-    assert set(library) <= set(command_line)
-    for name, parameter in library.items():
+    # How compilation is shown is no option.
+    shared = {name: parameter for name, parameter in library.items() if name != "compiling"}
+    assert set(shared) <= set(command_line)
+    for name, parameter in shared.items():
         assert command_line[name].default == parameter.default, name
     assert "channel" in inspect.signature(Pipeline.diarize).parameters
     speakers = {"num": "num_speakers", "minimum": "min_speakers", "maximum": "max_speakers"}
@@ -189,7 +191,7 @@ def test_options_reach_the_library(cli: Callable[..., Finished], cut: Path, monk
     monkeypatch.setattr(Pipeline, "diarize", spy)
     options = "--model campplus --device cpu --mode fast --threads 2 --min-speakers 2 --max-speakers 3 --channel 1"
     assert cli("run", cut, *options.split()).code == 0
-    assert seen["load"] == ("campplus", "cpu", "fast", 2)
+    assert seen["load"][:4] == ("campplus", "cpu", "fast", 2)
     assert seen["run"] == (str(cut), SpeakerBounds(2, 3), 1)
 
 

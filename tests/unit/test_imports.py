@@ -49,6 +49,8 @@ LEVELS = {
     "assembly": 6,
     "clustering": 6,
     "analysis": 6,
+    "engine": 6,
+    "engine_cuda": 6,
     "pipeline": 6,
     "batch": 6,
     "workers": 6,

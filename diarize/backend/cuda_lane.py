@@ -1,0 +1,293 @@
+"""One worker's share of a GPU: a stream, memory, and the launches of the batch sizes that it has seen.
+
+A stretch is uploaded once and serves both networks. Batches have exactly the size that is left; plans of all sizes
+share one block of memory, since those of one lane never run at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+
+from ..framing import FRAMES_PER_WINDOW, LOCAL_SPEAKERS, WINDOW_SAMPLES
+from .cuda_driver import DeviceArray, Launch, MemoryPool
+from .cuda_fbank import FilterbankPlan
+from .cuda_memory import Arena, ArenaFullError, HostBlock, clear, copy_samples, download, upload
+from .cuda_networks import CudaNetworks, with_memory
+from .cuda_pyannet import PyanNetPlan
+from .cuda_resnet34 import DIMENSION, FRAMES, MELS, ResNet34Kernels, ResNet34Plan
+
+TRUNK_STEPS = 125
+_MIB = 1 << 20
+# Bytes a window of a plan, from the shapes that the networks' plans hold; growth covers what they miss.
+_SEGMENTATION_BYTES = 7 * _MIB
+_TRUNK_BYTES = 30 * _MIB
+# Slots are rounded up to this part of the windows, so that few plans serve many batches.
+_SLOT_PARTS = 4
+
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The most windows of one batch of each network."""
+
+    segmentation: int
+    embedding: int
+
+    def halved(self) -> Limits:
+        """Half of each, at least one window."""
+        return Limits(max(1, self.segmentation // 2), max(1, self.embedding // 2))
+
+
+def even_parts(count: int, most: int) -> list[tuple[int, int]]:
+    """(first, size) of the fewest parts of `count` with at most `most` each, as even as can be.
+
+    >>> even_parts(7, 3)
+    [(0, 3), (3, 2), (5, 2)]
+    """
+    parts = -(-count // most)
+    sizes = [count // parts + (part < count % parts) for part in range(parts)]
+    return [(sum(sizes[:part]), size) for part, size in enumerate(sizes)]
+
+
+@dataclass
+class _TrunkBatch:
+    """A plan of ResNet34 and what fills its inputs from a stretch."""
+
+    plan: ResNet34Plan
+    chosen: DeviceArray
+
+
+class CudaLane:
+    """Runs both networks on stretches, one stretch at a time; for one thread at a time.
+
+    `limits` may be lowered between stretches.
+    """
+
+    def __init__(self, networks: CudaNetworks, limits: Limits) -> None:
+        self.gpu = networks.gpu
+        self.limits = limits
+        self._networks = networks
+        self.gpu.use()
+        self._stream = self.gpu.stream()
+        self._pool = MemoryPool(self.gpu)
+        self._held = Arena(self._pool)
+        self._work = Arena(self._pool)
+        self._host = HostBlock(self.gpu)
+        self._pyannet = with_memory(networks.pyannet, self._work)
+        self._segmentations: dict[tuple[int, int], PyanNetPlan] = {}
+        self._trunks: dict[tuple[str, int, int], _TrunkBatch] = {}
+        self._samples: DeviceArray | None = None
+        self._features: FilterbankPlan | None = None
+        self._step = 0
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most device memory that this lane has held."""
+        return self._pool.peak_bytes + self._held.peak_bytes + self._work.peak_bytes
+
+    def release(self) -> None:
+        """Give back the blocks, after all work has ended; the next stretch takes new ones."""
+        self._stream.synchronize()
+        self._forget()
+        self._held.release()
+        self._work.release()
+
+    def segment(self, samples: np.ndarray, num_windows: int, step_samples: int) -> tuple[np.ndarray, np.ndarray]:
+        """Upload a stretch and classify its frames.
+
+        Parameters
+        ----------
+        samples
+            ((num_windows - 1) * step_samples + 160000,) float32 or longer.
+        num_windows, step_samples
+            Window w starts at sample w * step_samples, a multiple of 160.
+
+        Returns
+        -------
+        tuple[np.ndarray, np.ndarray]
+            Classes (num_windows, 589) uint8; and per window whether a score of its batch was not finite, bool.
+        """
+        self.gpu.use()
+        self._load(samples, num_windows, step_samples)
+        batches = even_parts(num_windows, self.limits.segmentation)
+        self._host.rewind(num_windows * FRAMES_PER_WINDOW + 128 * (len(batches) + 2))
+        classes = self._host.take((num_windows, FRAMES_PER_WINDOW), np.uint8)
+        flags = self._host.take((len(batches), 16), np.int32)
+        for number, (first, count) in enumerate(batches):
+            plan = self._segmentation(count, step_samples)
+            assert self._samples is not None
+            clear(self._stream, plan.flag)
+            copy_samples(self._stream, plan.samples, self._samples, first * step_samples)
+            plan.run(self._stream)
+            download(self._stream, classes[first : first + count], plan.classes)
+            download(self._stream, flags[number, :1], plan.flag)
+        self._stream.synchronize()
+        flagged = np.repeat(flags[:, 0] != 0, [count for _, count in batches])
+        return classes.copy(), flagged
+
+    def embed(self, active: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """Embeddings of the stretch that was segmented last.
+
+        Parameters
+        ----------
+        active
+            (num_windows, 3) bool: the slots to embed; windows without any are left out.
+        weights
+            (num_windows, 3, 125) float32: weights of the trunk's steps.
+
+        Returns
+        -------
+        np.ndarray
+            (num_windows, 3, 256) float32, NaN where not active.
+        """
+        self.gpu.use()
+        out = np.full((*active.shape, DIMENSION), np.nan, np.float32)
+        windows = np.flatnonzero(active.any(axis=1))
+        if not len(windows):
+            return out
+        kernels = self._networks.resnet34
+        assert kernels is not None
+        flagged = self._run_trunk(kernels, windows, active, weights, out)
+        if len(flagged):
+            # Activations left float16's range: these batches once more, where the range is float32's.
+            again = self._run_trunk(self._networks.exact(), flagged, active, weights, out)
+            if len(again):
+                out[again] = np.where(np.isfinite(out[again]), out[again], np.nan)
+        return out
+
+    def _run_trunk(
+        self, kernels: ResNet34Kernels, windows: np.ndarray, active: np.ndarray, weights: np.ndarray, out: np.ndarray
+    ) -> np.ndarray:
+        """Fill `out` for the active slots of `windows`; gives the windows of batches that raised the flag."""
+        half = kernels.choice.precision == "fp16"
+        most = self.limits.embedding if half else max(1, self.limits.embedding // 2)
+        batches = [windows[first : first + count] for first, count in even_parts(len(windows), most)]
+        slots = sum(self._slots(int(active[batch].sum()), len(batch)) for batch in batches)
+        per_slot = 4 * (TRUNK_STEPS + 1 + DIMENSION)
+        self._host.rewind(slots * per_slot + 4 * len(windows) + 512 * (len(batches) + 2))
+        flags = self._host.take((len(batches), 16), np.int32)
+        results = []
+        for number, batch in enumerate(batches):
+            place, local = np.nonzero(active[batch])
+            room = self._slots(len(place), len(batch))
+            masks = self._host.take((room, TRUNK_STEPS), np.float32)
+            masks[: len(place)] = weights[batch[place], local]
+            masks[len(place) :] = 0.0
+            slot_window = self._host.take((room,), np.int32)
+            slot_window[: len(place)] = place
+            slot_window[len(place) :] = 0
+            chosen = self._host.take((len(batch),), np.int32)
+            chosen[:] = batch
+            found = self._host.take((len(place), DIMENSION), np.float32)
+            self._launch_trunk(kernels, chosen, masks, slot_window, found, flags[number, :1])
+            results.append((batch[place], local, found))
+        self._stream.synchronize()
+        for rows, local, found in results:
+            out[rows, local] = found
+        raised = [batch for batch, flag in zip(batches, flags[:, 0], strict=True) if flag]
+        return np.concatenate(raised) if raised else np.zeros(0, np.int64)
+
+    def _launch_trunk(
+        self,
+        kernels: ResNet34Kernels,
+        chosen: np.ndarray,
+        masks: np.ndarray,
+        slot_window: np.ndarray,
+        found: np.ndarray,
+        flag: np.ndarray,
+    ) -> None:
+        made = self._trunk(kernels, len(chosen), len(masks))
+        plan, stream = made.plan, self._stream
+        clear(stream, plan.flag)
+        upload(stream, made.chosen, chosen)
+        upload(stream, plan.masks, masks)
+        upload(stream, plan.slot_window, slot_window)
+        self._gather(made, len(chosen))(stream)
+        plan.run(stream)
+        download(stream, found, plan.embeddings)
+        download(stream, flag, plan.flag)
+
+    def _gather(self, made: _TrunkBatch, count: int) -> Launch:
+        features = self._features
+        assert features is not None
+        step = self._step // 160 * MELS
+        values = (features.features, features.mean, made.chosen, made.plan.features, made.plan.mean)
+        return self._networks.gather.bind((8, count, 1), *values, step, FRAMES * MELS)
+
+    @staticmethod
+    def _slots(active: int, windows: int) -> int:
+        """Slots of the plan for a batch: rounded up, but never more than there can be."""
+        part = -(-windows // _SLOT_PARTS)
+        return min(-(-active // part) * part, windows * LOCAL_SPEAKERS)
+
+    def _load(self, samples: np.ndarray, num_windows: int, step_samples: int) -> None:
+        """Put a stretch on the device, and its features where the GPU embeds."""
+        self._step = step_samples
+        length = (num_windows - 1) * step_samples + WINDOW_SAMPLES
+        frames = length // 160
+        needed = 4 * length + 4 * MELS * (frames + num_windows) + 16 * 512
+        self._held.reserve(needed)
+        self._held.rewind()
+        self._samples = self._held.empty((length,), np.float32)
+        upload(self._stream, self._samples, np.ascontiguousarray(samples[:length], np.float32))
+        if self._networks.filterbank is not None:
+            kernels = with_memory(self._networks.filterbank, self._held)
+            self._features = kernels.plan(self._samples, num_windows, step_samples)
+            self._features.run(self._stream)
+
+    def _segmentation(self, count: int, step_samples: int) -> PyanNetPlan:
+        key = (count, step_samples)
+        if key not in self._segmentations:
+            self._segmentations[key] = self._fit(
+                count * _SEGMENTATION_BYTES, lambda: self._pyannet.plan(count, step_samples)
+            )
+        return self._segmentations[key]
+
+    def _trunk(self, kernels: ResNet34Kernels, windows: int, slots: int) -> _TrunkBatch:
+        precision = kernels.choice.precision
+        key = (precision, windows, slots)
+        if key not in self._trunks:
+            bound = with_memory(kernels, self._work)
+            size = _TRUNK_BYTES if precision == "fp16" else 2 * _TRUNK_BYTES
+
+            def make() -> _TrunkBatch:
+                chosen = self._work.empty((windows,), np.int32)
+                return _TrunkBatch(bound.plan(windows, slots), chosen)
+
+            self._trunks[key] = self._fit(windows * size, make)
+        return self._trunks[key]
+
+    def _fit(self, expected: int, make: Callable[[], Made]) -> Made:
+        """What `make` makes from the beginning of the block, which grows where it is too small."""
+        self._grow(expected)
+        while True:
+            self._work.rewind()
+            try:
+                return make()
+            except ArenaFullError as full:
+                self._grow(full.needed + full.needed // 4)
+
+    def _grow(self, nbytes: int) -> None:
+        if nbytes > self._work.held_bytes:
+            self._stream.synchronize()
+            self._forget()
+            self._work.reserve(nbytes)
+
+    def _forget(self) -> None:
+        """Drop all plans, which point into the block."""
+        self._segmentations.clear()
+        self._trunks.clear()
+
+    def shrink(self) -> bool:
+        """Give back memory and halve the batches; false where they are of one window already."""
+        smaller = self.limits.halved()
+        if smaller == self.limits:
+            return False
+        self.limits = replace(smaller)
+        self.release()
+        return True

@@ -1,0 +1,111 @@
+"""What analyses stretches: both networks of a model on one device, and how the pipeline should feed them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Protocol
+
+from .analysis import Embedder, Segmenter, StretchResult, analyse
+from .backend.select import choose_device
+from .hardware import Device
+from .model.weights import EmbeddingNetwork, ModelWeights
+from .stretches import Stretch
+
+Compiling = Callable[[int, int], None]
+"""Called from the calling thread with the number of GPU kernels that are compiled and of those wanted in all."""
+
+# Windows a stretch: two groups of the segmentation network, whose recurrent layers fill their register tiles with 12.
+CPU_WINDOWS = 24
+
+
+class Engine(Protocol):
+    """Networks bound to a device.
+
+    `dimension` of the embeddings; `max_windows` of a stretch; `workers` threads that should call `analyse` at once;
+    `shares` parts into which the end of a recording is cut; `recordings` to work on at once; `notes` on what was
+    chosen automatically.
+    """
+
+    device: Device
+    dimension: int
+    max_windows: int
+    workers: int
+    shares: int
+    recordings: int
+    notes: tuple[str, ...]
+
+    def analyse(self, stretch: Stretch, step_samples: int) -> StretchResult:
+        """Classes and embeddings of a stretch; may be called from several threads.
+
+        Raises
+        ------
+        BackendError
+            The device failed.
+        """
+
+    def peak_device_bytes(self) -> int:
+        """The most memory of a GPU that was held, 0 on the CPU."""
+
+
+class CpuEngine:
+    """Both networks on the CPU; see `Engine`."""
+
+    def __init__(
+        self, segmenter: Segmenter, embedder: Embedder, device: Device, threads: int, notes: tuple[str, ...] = ()
+    ) -> None:
+        self._segmenter = segmenter
+        self._embedder = embedder
+        self.device = device
+        self.dimension = embedder.dimension
+        self.max_windows = CPU_WINDOWS
+        self.workers = self.shares = threads
+        self.recordings = 1
+        self.notes = notes
+
+    def analyse(self, stretch: Stretch, step_samples: int) -> StretchResult:
+        """Classes and embeddings of a stretch."""
+        return analyse(stretch, step_samples, self._segmenter, self._embedder)
+
+    def peak_device_bytes(self) -> int:
+        """0: the CPU has no memory of its own."""
+        return 0
+
+
+def open_engine(
+    name: str, weights: ModelWeights, threads: int | None = None, compiling: Compiling | None = None
+) -> Engine:
+    """The networks of a model on the device that `name` asks for.
+
+    Raises
+    ------
+    OptionError
+        The name is not one that is allowed.
+    BackendError
+        The device asked for cannot be used.
+    """
+    count = threads or len(os.sched_getaffinity(0))
+    choice = choose_device(name, whole=weights.network is EmbeddingNetwork.RESNET34)
+    if choice.gpu is not None:
+        from .engine_cuda import open_cuda
+
+        return open_cuda(choice.gpu, weights, count, choice.notes, compiling)
+    from .backend.cpu import CpuBackend
+    from .model.segmentation import SegmentationNetwork
+
+    backend = CpuBackend()
+    segmenter = SegmentationNetwork(weights.segmentation, backend)
+    return CpuEngine(segmenter, cpu_embedder(weights), backend.device, count, choice.notes)
+
+
+def cpu_embedder(weights: ModelWeights) -> Embedder:
+    """The embedding network of a model on the CPU."""
+    from .backend.cpu import CpuBackend
+
+    if weights.network is EmbeddingNetwork.CAMPPLUS:
+        from .model.campplus import CampPlusEmbedder
+
+        return CampPlusEmbedder(weights.embedding, CpuBackend())
+    from .model.resnet34 import ResNet34Embedder
+
+    return ResNet34Embedder(weights.embedding, CpuBackend())

@@ -1,0 +1,283 @@
+"""Both networks on a GPU: lanes that take turns, batches that do not fit or overflow, and a GPU that fails.
+
+Two lanes keep the GPU busy: one classifies its stretch, or waits for its host, while the other embeds.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import numpy as np
+
+from .activity import embedding_masks
+from .analysis import Embedder, Segmenter, StretchResult
+from .backend.cuda_driver import OutOfMemoryError
+from .errors import BackendError
+from .hardware import Device
+from .model.fbank import log_mel_layer
+from .model.resnet34 import DIMENSION, each_resnet34_layer, trunk_masks
+from .model.segmentation import segmentation_layers
+from .model.weights import EmbeddingNetwork, ModelWeights
+from .stretches import Stretch
+
+if TYPE_CHECKING:
+    from .backend.cuda_networks import ModelLayers
+    from .engine import Compiling
+
+logger = logging.getLogger(__name__)
+
+LANES = 2
+RECORDINGS = 4
+"""Recordings in work at once: while some are on the GPU, others are decoded or clustered."""
+# Windows a stretch: enough for the recurrent layers, which run 8 windows a multiprocessor, and few enough that the
+# first stretch of a recording is decoded soon. Windows a batch of ResNet34: no faster above 32 on an H200.
+STRETCH_WINDOWS = 256
+BATCH_WINDOWS = 64
+# Part of the free memory that the lanes may take, and what they need for each window of their batches.
+_MEMORY_SHARE = 0.6
+_SEGMENTATION_BYTES, _TRUNK_BYTES = 9 << 20, 32 << 20
+# Where CAM++ runs on the CPU it takes most of the time, and small stretches share it out evenly.
+_MIXED_WINDOWS = 24
+
+
+Made = TypeVar("Made")
+
+
+class Lane(Protocol):
+    """One stream on the GPU; `diarize.backend.cuda_lane.CudaLane` is the real one."""
+
+    def segment(self, samples: np.ndarray, num_windows: int, step_samples: int) -> tuple[np.ndarray, np.ndarray]:
+        """Classes of a stretch, and which windows must be computed again elsewhere."""
+
+    def embed(self, active: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """Embeddings of the stretch that was segmented last."""
+
+    def shrink(self) -> bool:
+        """Halve the batches; false where that is not possible."""
+
+    @property
+    def peak_bytes(self) -> int:
+        """Most device memory held."""
+
+
+@dataclass
+class Session:
+    """Everything that lives in one context of the driver; a GPU that failed gets a new one."""
+
+    lanes: queue.LifoQueue[Lane]
+    all_lanes: list[Lane]
+    shared_bytes: Callable[[], int] = field(default=lambda: 0)
+
+
+class CudaEngine:
+    """See `Engine`. `start` opens the GPU and gives its lanes; it is called again after the GPU has failed.
+
+    `segmenter` computes on the CPU what the GPU could not. `embedder` on the CPU stands in for an embedding network
+    without GPU kernels, None where the GPU has them.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        start: Callable[[], Session],
+        segmenter: Callable[[], Segmenter],
+        embedder: Embedder | None,
+        dimension: int,
+        threads: int = 1,
+        notes: tuple[str, ...] = (),
+    ) -> None:
+        self.device = device
+        self.dimension = dimension
+        self.notes = notes
+        self._start = start
+        self._segmenter = segmenter
+        self._embedder = embedder
+        self._session: Session | None = start()
+        self._opening = threading.Lock()
+        self._second_try = threading.Lock()
+        self._peak = 0
+        lanes = len(self._session.all_lanes)
+        self.max_windows = STRETCH_WINDOWS if embedder is None else _MIXED_WINDOWS
+        self.workers = lanes if embedder is None else threads
+        self.shares = 1 if embedder is None else threads
+        self.recordings = RECORDINGS if embedder is None else 1
+
+    def analyse(self, stretch: Stretch, step_samples: int) -> StretchResult:
+        """Classes and embeddings of a stretch. One that the GPU fails on is tried once more, alone, after a restart.
+
+        Raises
+        ------
+        BackendError
+            The GPU failed twice or cannot be started again, or its memory is too small for one window.
+        """
+        try:
+            return self._attempt(stretch, step_samples)
+        except OutOfMemoryError:
+            raise
+        except BackendError as error:
+            logger.warning("%s failed and is started again: %s", self.device, error)
+        # Of the stretches that a failure hits all but one are innocent; alone, only that one fails again.
+        with self._second_try:
+            try:
+                return self._attempt(stretch, step_samples)
+            except OutOfMemoryError:
+                raise
+            except BackendError as error:
+                raise BackendError(f"{self.device} failed twice on the same part of a recording: {error}") from error
+
+    def peak_device_bytes(self) -> int:
+        """The most device memory that was held for weights and batches."""
+        session = self._session
+        if session is not None:
+            held = session.shared_bytes() + sum(lane.peak_bytes for lane in session.all_lanes)
+            self._peak = max(self._peak, held)
+        return self._peak
+
+    def _current(self) -> Session:
+        with self._opening:
+            if self._session is None:
+                self._session = self._start()
+            return self._session
+
+    @contextmanager
+    def _lane(self) -> Iterator[Lane]:
+        """A lane for the caller alone; an error ends the session that the lane belongs to."""
+        session = self._current()
+        lane = session.lanes.get()
+        try:
+            yield lane
+        except OutOfMemoryError:
+            raise
+        except BackendError:
+            self.peak_device_bytes()
+            with self._opening:
+                if self._session is session:
+                    self._session = None
+            raise
+        finally:
+            session.lanes.put(lane)
+
+    def _attempt(self, stretch: Stretch, step_samples: int) -> StretchResult:
+        started = time.perf_counter()
+        with self._lane() as lane:
+            classes = self._classes(lane, stretch, step_samples)
+            segmented = time.perf_counter()
+            masks = embedding_masks(classes)
+            if self._embedder is None:
+                embeddings = self._embeddings(lane, stretch, step_samples, masks)
+        if self._embedder is not None:
+            embeddings = self._embedder.embed(stretch.samples, stretch.num_windows, step_samples, masks)
+        finished = time.perf_counter()
+        return StretchResult(stretch.first_window, classes, embeddings, segmented - started, finished - segmented)
+
+    def _classes(self, lane: Lane, stretch: Stretch, step_samples: int) -> np.ndarray:
+        samples, count = stretch.samples, stretch.num_windows
+        classes, flagged = self._fitting(lane, lambda: lane.segment(samples, count, step_samples))
+        for window in np.flatnonzero(flagged):
+            # The scores were not finite; the CPU computes in float32 throughout.
+            classes[window] = self._segmenter().classes(samples[window * step_samples :], 1, step_samples)[0]
+        return classes
+
+    def _embeddings(self, lane: Lane, stretch: Stretch, step_samples: int, masks: np.ndarray) -> np.ndarray:
+        active, weights = np.asarray(masks.any(axis=2)), trunk_masks(masks)
+        try:
+            return lane.embed(active, weights)
+        except OutOfMemoryError:
+            self._smaller(lane)
+
+        def both() -> np.ndarray:
+            # What the stretch had on the device has gone with the rest of the memory.
+            lane.segment(stretch.samples, stretch.num_windows, step_samples)
+            return lane.embed(active, weights)
+
+        return self._fitting(lane, both)
+
+    def _fitting(self, lane: Lane, work: Callable[[], Made]) -> Made:
+        """What `work` gives, with batches as small as they must be."""
+        while True:
+            try:
+                return work()
+            except OutOfMemoryError:
+                self._smaller(lane)
+
+    def _smaller(self, lane: Lane) -> None:
+        if not lane.shrink():
+            raise OutOfMemoryError(
+                f"{self.device} has not enough free memory for one window; end other programs on it or use --device cpu"
+            )
+        logger.warning("%s is out of memory: going on with batches of half the size", self.device)
+
+
+def open_cuda(
+    gpu: Device, weights: ModelWeights, threads: int, notes: tuple[str, ...] = (), compiling: Compiling | None = None
+) -> CudaEngine:
+    """The networks of a model on `gpu`; compiles the kernels that are not in the cache.
+
+    Raises
+    ------
+    BackendError
+        The GPU cannot be used.
+    """
+    from .backend.cuda_build import build
+    from .backend.cuda_networks import ModelLayers, overflowing, requests
+    from .engine import cpu_embedder
+
+    embedder: Embedder | None = None
+    segmentation = segmentation_layers(weights.segmentation)
+    layers = ModelLayers(segmentation)
+    if weights.network is EmbeddingNetwork.RESNET34:
+        layers = ModelLayers(segmentation, log_mel_layer("hamming"), list(each_resnet34_layer(weights.embedding)))
+        beyond = overflowing(layers.trunk)
+        if beyond:
+            notes = (*notes, f"embeddings with TF32: weights of {beyond[0]} exceed float16's range")
+    else:
+        embedder = cpu_embedder(weights)
+        notes = (*notes, "embeddings on the CPU: this embedding network has no GPU kernels")
+    assert gpu.compute_capability is not None
+    build(requests(gpu.compute_capability, layers), gpu.compute_capability, compiling=compiling)
+    opened = 0
+
+    def start() -> Session:
+        nonlocal opened
+        opened += 1
+        return _session(gpu.index, layers, restart=opened > 1)
+
+    @cache
+    def segmenter() -> Segmenter:
+        from .backend.cpu import CpuBackend
+        from .model.segmentation import SegmentationNetwork
+
+        logger.warning("%s: scores that are not finite are computed again on the CPU", gpu)
+        return SegmentationNetwork(weights.segmentation, CpuBackend())
+
+    dimension = DIMENSION if embedder is None else embedder.dimension
+    return CudaEngine(gpu, start, segmenter, embedder, dimension, threads, notes)
+
+
+def _session(index: int, layers: ModelLayers, restart: bool) -> Session:
+    from .backend.cuda_driver import Gpu
+    from .backend.cuda_lane import CudaLane, Limits
+    from .backend.cuda_memory import reset
+    from .backend.cuda_networks import CudaNetworks
+
+    if restart:
+        reset(index)
+    networks = CudaNetworks(Gpu(index), layers)
+    budget = int(networks.gpu.free_bytes() * _MEMORY_SHARE) // LANES
+    limits = Limits(
+        max(1, min(STRETCH_WINDOWS, budget // _SEGMENTATION_BYTES)),
+        max(1, min(BATCH_WINDOWS, budget // _TRUNK_BYTES)),
+    )
+    lanes: list[Lane] = [CudaLane(networks, limits) for _ in range(LANES)]
+    waiting: queue.LifoQueue[Lane] = queue.LifoQueue()
+    for lane in lanes:
+        waiting.put(lane)
+    return Session(waiting, lanes, lambda: networks.pool.peak_bytes)
