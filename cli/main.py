@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import assign, bench, datasets, models, run, score
+from . import assign, bench, datasets, devices, models, run, score
 from ._output import exit_codes
 
 # Plain help: rich's costs 80 ms of start-up and adds only boxes.
@@ -25,6 +25,7 @@ app.command("run")(run.run)
 app.command("assign")(assign.assign)
 app.command("score")(score.score)
 app.command("bench")(bench.bench)
+app.command("devices")(devices.devices)
 app.add_typer(models.app, name="models")
 app.add_typer(datasets.app, name="datasets")
 
