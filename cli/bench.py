@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from . import _options
 from ._output import FAILED, exit_codes, say, start_logging, write_stdout
 from ._progress import progress
-
-if TYPE_CHECKING:
-    from ..bench.systems import System
 
 THRESHOLD = 3
 _COMPARE = "compare"
@@ -44,12 +42,21 @@ def bench(
         list[str] | None, typer.Option(metavar="pyannote|speakrs", help="Run this system too; can be repeated.")
     ] = None,
     peer_python: Annotated[
-        str | None,
-        typer.Option(metavar="PATH", help="Interpreter in which the peers are installed. [default: this one]"),
+        list[str] | None,
+        typer.Option(
+            metavar="[PEER=]PATH",
+            help="Interpreter in which a peer is installed; without PEER= for all. [default: this one]",
+            show_default=False,
+        ),
     ] = None,
     peer_model: Annotated[
-        str, typer.Option(metavar="NAME|DIR", help="The peer's own model. [default: what it downloads]")
-    ] = "",
+        list[str] | None,
+        typer.Option(
+            metavar="[PEER=]NAME|DIR",
+            help="A peer's own model; without PEER= for all. [default: what it downloads]",
+            show_default=False,
+        ),
+    ] = None,
     against: Annotated[
         list[Path] | None,
         typer.Option(metavar="RUN.json", help="Compare with this record afterwards; can be repeated."),
@@ -97,7 +104,7 @@ def bench(
         from ..backend.select import check_device_name
         from ..bench.benchmark import Options, benchmark
         from ..bench.record import read_record
-        from ..bench.systems import our_system, peer_system
+        from ..bench.systems import by_peer, our_system, peer_system
         from ..dataset.load import load_dataset
 
         _options.check_model(model)
@@ -105,7 +112,8 @@ def bench(
         others = [read_record(path) for path in against or ()]
         dataset = load_dataset(target[0]).first(files)
         systems = [our_system(model, device, mode.value, threads)]
-        systems += [_peer(peer_system, name, peer_python, peer_model, device, mode.value) for name in peer or ()]
+        pythons, models = by_peer(peer_python, sys.executable), by_peer(peer_model, "")
+        systems += [peer_system(name, pythons(name), models(name), device, mode.value) for name in peer or ()]
         if len({system.name for system in systems}) < len(systems):
             raise OptionError("a peer is named twice; name each once")
         options = Options(rounds, warmup, _gpu_index(device), output, force)
@@ -124,13 +132,6 @@ def bench(
         if folder is not None and verbosity >= 0:
             say(f"record, RTTM files{' and report.html' * html} are in {folder}")
         _finish(record, fail_above_der, fail_below_rtfx)
-
-
-def _peer(make: Any, name: str, python: str | None, model: str, device: str, mode: str) -> System:
-    import sys
-
-    system: System = make(name, python or sys.executable, model, device, mode)
-    return system
 
 
 def _gpu_index(device: str) -> int | None:

@@ -17,6 +17,7 @@ from ..errors import DatasetError, OutputError
 from ..outputs.files import write_text
 from . import advice
 from .environment import Load, environment
+from .process import Worker
 from .record import FILE, dataset_json, durations, record_json, score_system, system_json
 from .record_text import record_text
 from .run import Plan, Progress, run
@@ -68,6 +69,7 @@ def benchmark(
             options.gpu,
         )
         samples = Samples.opened(folder, _plan_json(plan, about))
+        _try_peers(systems, samples)
         before = Load.now()
         run(plan, samples, folder / RESULTS, progress)
         others = Load.now().others_since(before)
@@ -93,6 +95,14 @@ def benchmark(
         if options.output is not None:
             write_text(folder / FILE, record_text(record))
     return record, options.output
+
+
+def _try_peers(systems: Sequence[System], samples: Samples) -> None:
+    """Start each peer once, so that one that cannot start says so now and not after an hour of the others."""
+    known = {item.system for item in samples.processes.values()}
+    for system in systems[1:]:
+        if system.name not in known:
+            Worker(system).close()
 
 
 @contextmanager

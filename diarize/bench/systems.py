@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,6 +53,29 @@ def peer_system(name: str, python: str, model: str, device: str, mode: str) -> S
     script = Path(__file__).resolve().parent / "peers" / f"run_{name}.py"
     command = [python, str(script), "--device", device, "--mode", mode]
     return System(name, tuple([*command, "--model", model] if model else command))
+
+
+def by_peer(values: Sequence[str] | None, default: str) -> Callable[[str], str]:
+    """What a peer's name stands for in values like "speakrs=PATH", or "PATH" for all peers.
+
+    Raises
+    ------
+    OptionError
+        Two values are for the same peer.
+
+    >>> by_peer(["speakrs=/a", "/b"], "")("pyannote")
+    '/b'
+    """
+    found: dict[str, str] = {}
+    for value in values or ():
+        name, sign, rest = value.partition("=")
+        key, text = (name, rest) if sign and name in PEERS else ("", value)
+        if key in found:
+            raise OptionError(
+                f"{value!r} is the second value for {key or 'all peers'}; give one, or PEER=VALUE for each"
+            )
+        found[key] = text
+    return lambda peer: found.get(peer, found.get("", default))
 
 
 def worker_environment() -> dict[str, str]:

@@ -20,7 +20,7 @@ from diarize.bench.record import read_record
 from diarize.bench.record_text import record_text
 from diarize.bench.samples import FILE as JOURNAL
 from diarize.bench.samples import Process, Sample, Samples
-from diarize.bench.systems import System, our_system, peer_system
+from diarize.bench.systems import System, by_peer, our_system, peer_system
 from diarize.bench.table import comparison_table, result_table
 from diarize.dataset.load import Dataset, Recording
 from diarize.errors import BackendError, DatasetError, FormatError, OptionError, OutputError
@@ -115,6 +115,21 @@ def test_a_system_that_cannot_start_says_why(tmp_path: Path) -> None:
         Worker(our_system("nosuch", "cpu", "exact", 1))
     with pytest.raises(DatasetError, match="no recordings"):
         benchmark(Dataset("none", (), Protocol()), [], Options())
+
+
+def test_a_peer_that_cannot_start_says_so_before_anything_is_timed(tmp_path: Path) -> None:
+    systems = [fake("diarize"), fake("peer", "--die-at-start")]
+    with pytest.raises(BackendError, match="peer ended with status 1: no model here"):
+        benchmark(dataset(tmp_path, "a"), systems, Options(rounds=1, output=tmp_path / "out"))
+    assert len((tmp_path / "out" / JOURNAL).read_text().splitlines()) == 1
+
+
+def test_values_for_one_peer_or_all() -> None:
+    values = by_peer(["speakrs=/a=b", "c=d"], "")
+    assert (values("speakrs"), values("pyannote")) == ("/a=b", "c=d")
+    assert by_peer(None, "python")("speakrs") == "python"
+    with pytest.raises(OptionError, match="'y' is the second value for all peers"):
+        by_peer(["x", "y"], "")
 
 
 def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
