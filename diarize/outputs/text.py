@@ -47,6 +47,8 @@ def decode(data: bytes, path: str) -> str:
     FormatError
         They are not UTF-8.
     """
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise FormatError("is UTF-16 text, as some editors of Windows save it; save it as UTF-8", path)
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -102,6 +102,11 @@ def test_nobody_speaks(cli: Callable[..., Finished], files: tuple[Path, Path]) -
         (["t.json", "--rttm", "none.rttm"], 1, "none.rttm: cannot be read (No such file or directory)"),
         (["t.json", "--rttm", "a.rttm", "--format", "vtt"], 1, "t.json:1: starts with '{"),
         (["latin.srt", "--rttm", "a.rttm"], 1, "latin.srt:2: is not UTF-8 text; convert it"),
+        (
+            ["wide.srt", "--rttm", "a.rttm"],
+            1,
+            "wide.srt: is UTF-16 text, as some editors of Windows save it; save it as",
+        ),
         (["t.json", "--rttm", "a.rttm", "-o", "none/x.json"], 1, "none/x.json: cannot be written"),
         (["t.json", "--audio", "none.wav"], 1, "none.wav: no such file"),
     ],
@@ -118,6 +123,7 @@ def test_one_line_for_each_mistake(
     Path("t.json").write_text(json.dumps(WORDS))
     Path("a.rttm").write_text(RTTM)
     Path("latin.srt").write_bytes(b"1\n\xe9\n")
+    Path("wide.srt").write_text("1\n", "utf-16")
     done = cli("assign", *arguments)
     assert done.code == code
     assert len(done.errors()) == 1

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,7 +24,7 @@ from diarize.outputs.rttm import parse_rttm, read_rttm
 from diarize.outputs.subtitles import parse_srt, parse_vtt
 from diarize.outputs.textgrid import read_textgrid
 
-from .conftest import RATE, Finished
+from .conftest import RATE, Finished, command
 
 ALL = ",".join(FORMATS)
 SUFFIXES = {
@@ -194,7 +196,38 @@ def test_a_page_plays_the_recording_from_its_place_when_told_to(
     assert '"src":"./../Sitzung%201%20%23%C3%BC%20%E6%97%A5%E6%9C%AC.wav"' in target.read_text("utf-8")
 
 
+def test_a_page_of_a_pipe_has_lanes_but_no_sound(cut: Path, tmp_path: Path) -> None:
+    target = tmp_path / "page.html"
+    with cut.open("rb") as pipe:
+        done = subprocess.run(
+            command("run", "-", "--format", "html", "-o", target),
+            stdin=pipe,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+    assert done.returncode == 0, done.stderr
+    page = target.read_text("utf-8")
+    assert '"audio":{"src":"","name":"","embedded":false}' in page
+    assert page.count('"speaker":"SPEAKER_00"') >= 2
+
+
 def test_help_names_formats_and_units(cli: Callable[..., Finished]) -> None:
     text = " ".join(cli("run", "--help").out.split())
     for words in ("textgrid", "{parent}/{stem}.rttm", "--min-speaker-time SECONDS", "--merge-gap SECONDS", "8 MiB"):
         assert words in text
+
+
+def test_options_have_the_defaults_of_the_library() -> None:
+    from diarize.cli.assign import assign
+    from diarize.cli.run import run
+    from diarize.postprocess import postprocess
+    from diarize.transcript import assign_speakers
+
+    library = inspect.signature(postprocess).parameters
+    ours = inspect.signature(run).parameters
+    for name in ("min_speaker_time", "merge_gap"):
+        assert ours[name].default == library[name].default
+    assert inspect.signature(assign).parameters["max_gap"].default == (
+        inspect.signature(assign_speakers).parameters["max_gap"].default
+    )

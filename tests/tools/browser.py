@@ -46,6 +46,10 @@ def missing() -> str | None:
     )
 
 
+class NoBrowser(Exception):
+    """Chromium is installed but does not start, as with a package that may not read temporary folders."""
+
+
 class Browser:
     """One window; use it in a `with` statement. Downloads go to `folder`, which also holds its profile."""
 
@@ -72,6 +76,9 @@ class Browser:
         try:
             self._wait_for_driver()
             session = self._call("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
+        except AssertionError as error:
+            self._driver.kill()
+            raise NoBrowser(f"Chromium does not start: {error}") from error
         except BaseException:
             self._driver.kill()
             raise

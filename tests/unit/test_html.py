@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import soundfile
 from tools import browser
-from tools.browser import Browser
+from tools.browser import Browser, NoBrowser
 
 from diarize.errors import AudioError
 from diarize.outputs.csv import parse_csv
@@ -132,7 +132,11 @@ def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     lacking = browser.missing()
     if lacking:
         pytest.skip(lacking)
-    with Browser(tmp_path_factory.mktemp("browser")) as opened:
+    try:
+        opened = Browser(tmp_path_factory.mktemp("browser"))
+    except NoBrowser as error:
+        pytest.skip(str(error))
+    with opened:
         yield opened
 
 
