@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -77,4 +78,21 @@ Verbose = Annotated[
 Quiet = Annotated[
     int,
     typer.Option("-q", "--quiet", count=True, metavar="", show_default=False, help="Nothing on stderr but errors."),
+]
+
+
+def _go_offline(wanted: bool) -> None:
+    if wanted:
+        # The library and huggingface_hub read these; processes that are started inherit them.
+        os.environ["DIARIZE_OFFLINE"] = os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+Offline = Annotated[
+    bool,
+    typer.Option(
+        "--offline",
+        callback=_go_offline,
+        is_eager=True,
+        help="Never use the network: a command that would have to says so and ends. DIARIZE_OFFLINE=1 does the same.",
+    ),
 ]

@@ -17,7 +17,8 @@ from ._output import FAILED, exit_codes, say, start_logging, write_stdout
 from ._progress import LINE_INTERVAL_S, progress
 
 if TYPE_CHECKING:
-    from ..dataset.manifest import Manifest
+    from ..dataset.manifest import Download, Manifest
+    from ..dataset.pull import DownloadSize
 
 app = typer.Typer(
     name="datasets",
@@ -89,6 +90,7 @@ def pull(
         int | None,
         typer.Option(metavar="N", min=1, help="Only the first N file ids. An archive still comes whole."),
     ] = None,
+    offline: _options.Offline = False,
     verbose: _options.Verbose = 0,
     quiet: _options.Quiet = 0,
 ) -> None:
@@ -106,10 +108,8 @@ def pull(
         manifest = _manifest(name)
         root = to or pull_folder(manifest)
         if verbosity >= 0 and manifest.downloads:
-            known, unknown = download_size(manifest, limit)
-            rest = f", and {unknown} downloads of unknown size" if unknown else ""
             say(f"{manifest.name}: {manifest.title}; licence: {manifest.licence}; {manifest.homepage}")
-            say(f"fetching {known / 1e6:.0f} MB{rest} into {root}")
+            say(f"fetching {_size(download_size(manifest, limit))} into {root}")
         with _progress(manifest.name, verbosity) as show:
             done = fetch(manifest, root, limit, show)
         if done.incomplete:
@@ -231,7 +231,7 @@ def _as_text(manifest: Manifest) -> str:
         ),
         ("state", _state(manifest)),
         ("folder", str(manifest.folder if manifest.recordings else pull_folder(manifest))),
-        *(("download", _download(item.url, item.size, item.sha256)) for item in manifest.downloads),
+        *(("download", _download(item)) for item in manifest.downloads),
         ("by hand", manifest.by_hand),
         *(
             ("published", f"{item.system}: DER {item.der:g} % ({'; '.join(filter(None, (item.source, item.note)))})")
@@ -241,6 +241,15 @@ def _as_text(manifest: Manifest) -> str:
     return f"{manifest.name}\n" + "".join(f"  {key:10} {value}\n" for key, value in rows if value)
 
 
-def _download(url: str, size: int | None, sha256: str | None) -> str:
-    stated = f"{size / 1e6:.1f} MB" if size else "size not stated"
-    return f"{url} ({stated}, {'sha256 ' + sha256 if sha256 else 'sha256 as first seen'})"
+def _download(item: Download) -> str:
+    stated = f"{item.size / 1e6:.1f} MB" if item.size else "size not stated"
+    if item.size is None and item.about_bytes:
+        stated = f"about {item.about_bytes / 1e9:.1f} GB"
+    return f"{item.url} ({stated}, {'sha256 ' + item.sha256 if item.sha256 else 'sha256 as first seen'})"
+
+
+def _size(size: DownloadSize) -> str:
+    parts = [f"{size.stated / 1e6:.0f} MB"] if size.stated or not (size.about or size.unknown) else []
+    parts += [f"about {size.about / 1e6:.0f} MB"] if size.about else []
+    parts += [f"{size.unknown} files of unknown size"] if size.unknown else []
+    return " and ".join(parts)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import assign, bench, datasets, devices, models, run, score
+from . import _options, assign, bench, datasets, devices, models, run, score
 from ._output import exit_codes
 
 # Plain help: rich's costs 80 ms of start-up and adds only boxes.
@@ -37,10 +37,11 @@ def _show_version(wanted: bool) -> None:
 
 
 @app.callback()
-def _options(
+def _common(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and exit.", callback=_show_version, is_eager=True)
     ] = False,
+    offline: _options.Offline = False,
 ) -> None:
     pass
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from . import _options
 from ._output import exit_codes, report, say, start_logging, write_stdout
 
 if TYPE_CHECKING:
@@ -66,6 +67,24 @@ def path(name: Name, verbose: Verbose = 0) -> None:
         write_stdout(f"{model_folder(_known(name))}\n")
 
 
+@app.command("licences")
+def licences(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Models; all if none is given.")
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Also print the texts that come with the package.")] = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Print the licence of each part of the models, installed or not."""
+    with exit_codes(verbose):
+        from ..model import registry
+
+        for name in [_known(name) for name in names or registry.NAMES]:
+            write_stdout("".join(f"{name}: {line}\n" for line in registry.licences(name)))
+            for title, text in registry.licence_texts(name) if full else ():
+                write_stdout(f"\n{title}\n\n{text.strip()}\n\n")
+
+
 @app.command("verify")
 def verify(
     names: Annotated[
@@ -118,11 +137,13 @@ def pull(
         Path | None,
         typer.Option(metavar="DIR", help="Write this model folder, for --model DIR, and leave the cache alone."),
     ] = None,
+    offline: _options.Offline = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Fetch a model and convert it, once.
+    """Fetch a model and convert it, once; a download that was cut goes on where it stopped.
 
-    It is kept in DIARIZE_CACHE, else XDG_CACHE_HOME/diarize, else ~/.cache/diarize.
+    It is kept in DIARIZE_CACHE, else XDG_CACHE_HOME/diarize, else ~/.cache/diarize. HF_ENDPOINT names a mirror of the
+    hub, such as https://hub.example.org.
     """
     with exit_codes(verbose):
         start_logging(verbose)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ..errors import DatasetError
+from ..offline import offline
 
 _log = logging.getLogger(__name__)
 
@@ -65,8 +66,11 @@ def fetch(
     Raises
     ------
     DatasetError
-        The server refuses or cannot be reached, there is no room, or the file is not the expected one.
+        The server refuses or cannot be reached, there is no room, or the file is not the expected one; or
+        DIARIZE_OFFLINE is set.
     """
+    if offline():
+        raise DatasetError(f"{url} cannot be fetched offline; leave out --offline and unset DIARIZE_OFFLINE")
     part = target.with_name(target.name + ".part")
     part.parent.mkdir(parents=True, exist_ok=True)
     attempt, before = 0, -1

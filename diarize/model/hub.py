@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 from ..errors import ModelError
+from ..offline import offline
 from .community import PLDA_SHA256, SourceFile, find_files, install
 
 _log = logging.getLogger(__name__)
@@ -36,10 +37,16 @@ def pull_community(
     Raises
     ------
     ModelError
-        A file cannot be downloaded, is not the published one, or cannot be converted or written.
+        A file cannot be downloaded, is not the published one, or cannot be converted or written; or a download is
+        needed while DIARIZE_OFFLINE is set.
     """
     if source is not None:
         return install(find_files(source), target, f"mend the files in {source}")
+    if offline():
+        raise ModelError(
+            "community-1 cannot be downloaded offline; leave out --offline and unset DIARIZE_OFFLINE, "
+            "or convert a clone: diarize models pull community-1 --from DIR"
+        )
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         # Beside the target, not in /tmp: there is room for the result, so there is for its sources.

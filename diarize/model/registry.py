@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ModelError
-from . import bundle, folder
-from .weights import BUNDLED_FILES, CAMPPLUS_FILE, ModelWeights, bundled_checksum, load_campplus_model
+from . import bundle, community, folder
+from .weights import (
+    BUNDLED_FILES,
+    CAMPPLUS_FILE,
+    SEGMENTATION_FILE,
+    ModelWeights,
+    bundled_checksum,
+    bundled_licence,
+    load_campplus_model,
+)
 
 CAMPPLUS = "campplus"
 COMMUNITY = "community-1"
@@ -132,6 +141,28 @@ def state(name: str) -> ModelState:
     files = [path / folder.WEIGHTS_FILE, path / folder.DESCRIPTION_FILE]
     size = sum(file.stat().st_size for file in files if file.is_file())
     return ModelState(name, True, path, size, description.checksum, description.licences)
+
+
+def licences(name: str) -> tuple[str, ...]:
+    """The licence of each part of the model `name`, one sentence each, also before it is installed.
+
+    Raises
+    ------
+    ModelError
+        No model has this name, or its description is damaged.
+    """
+    known = state(name).licences
+    if known:
+        return known
+    own = f"{SEGMENTATION_FILE}: {bundled_licence(SEGMENTATION_FILE)[0]}"
+    return (own, community.EMBEDDING_LICENCE, community.PLDA_LICENCE)
+
+
+def licence_texts(name: str) -> Iterator[tuple[str, str]]:
+    """File name and text of the licences in the package that concern the model `name`."""
+    for path in sorted(bundle.FOLDER.glob("LICENSE-*.txt")):
+        if name == CAMPPLUS or "segmentation" in path.name:
+            yield path.name, path.read_text(encoding="utf-8")
 
 
 def verify(name: str) -> None:

@@ -64,7 +64,7 @@ def test_version(cli: Callable[..., Finished]) -> None:
         (["run", "a.wav", "--colour"], "--colour"),
         (["run", "a.wav", "--mode", "slow"], "'exact', 'fast'"),
         (["run", "a.wav", "--threads", "0"], "'--threads' (env var: 'DIARIZE_THREADS')"),
-        (["run", "a.wav", "--channel", "left"], "'--channel'"),
+        (["run", "a.wav", "--start", "soon"], "'--start'"),
     ],
 )
 def test_wrong_usage_exits_2(cli: Callable[..., Finished], arguments: list[str], named: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tools.community_files import TOKEN, community_hub, original_folder
-from tools.hub_server import serve
+from tools.hub_server import Hub, serve
 
 from diarize.model import bundle, weights
 
@@ -147,6 +147,46 @@ def test_offline_is_one_line(monkeypatch: pytest.MonkeyPatch, cache: Path) -> No
     assert len(result.stderr.splitlines()) == 2
     assert "the hub cannot be reached; go online" in result.stderr
     assert list(cache.rglob("*")) == [cache / "models"]
+
+
+def test_nothing_is_downloaded_offline(cli: Callable[..., Any], cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serve(Hub()) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        refusal = [
+            "diarize: error: community-1 cannot be downloaded offline; leave out --offline and unset DIARIZE_OFFLINE, "
+            "or convert a clone: diarize models pull community-1 --from DIR"
+        ]
+        for options in (("models", "pull", "community-1", "--offline"), ("--offline", "models", "pull", "community-1")):
+            result = spawn(*options)
+            assert (result.returncode, result.stderr.splitlines()[-1:]) == (1, refusal)
+        monkeypatch.setenv("DIARIZE_OFFLINE", "1")
+        result = cli("models", "pull", "community-1")
+        assert (result.code, result.errors()) == (1, refusal)
+        assert cli("models", "list").code == 0
+        assert hub.requests == []
+        monkeypatch.setenv("DIARIZE_OFFLINE", "0")
+        assert "cannot be downloaded:" in spawn("models", "pull", "community-1").stderr
+        assert hub.requests
+    assert not (cache / "models" / "community-1").exists()
+
+
+def test_licences_are_named_before_and_after_the_pull(cli: Callable[..., Any]) -> None:
+    every = cli("models", "licences").out.splitlines()
+    assert [line.split(": ")[0] for line in every] == ["campplus"] * 3 + ["community-1"] * 3
+    assert sum("CC BY 4.0" in line for line in every[3:]) == 2
+    own = cli("models", "licences", "campplus", "--full").out
+    assert own.startswith("\n".join(every[:3]))
+    for name in ("campplus", "campplus-plda", "segmentation-3.0"):
+        assert (bundle.FOLDER / f"LICENSE-{name}.txt").read_text().strip() in own
+    unknown = cli("models", "licences", "nothing")
+    assert (unknown.code, unknown.out) == (2, "")
+
+
+def test_a_missing_model_gives_the_command_that_mends_it(cli: Callable[..., Any], tmp_path: Path) -> None:
+    result = cli("run", tmp_path / "any.wav", "--model", "community-1")
+    assert (result.code, result.out, len(result.err)) == (1, "", 1)
+    assert result.err[0].endswith(f"; {PULL}")
 
 
 def test_pull_from_a_folder_to_a_folder(shared: Path, tmp_path: Path, cache: Path, cli: Callable[..., Any]) -> None:

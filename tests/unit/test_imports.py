@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # A module belongs to the level of the longest entry that names it or a package around it.
 LEVELS = {
     "errors": 0,
+    "offline": 0,
     "resources": 0,
     # A result writes itself in the forms of `outputs`.
     "types": 1,
