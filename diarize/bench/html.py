@@ -28,6 +28,7 @@ th:first-child, td:first-child { text-align: left; } .wide { overflow-x: auto; }
 .text th, .text td { text-align: left; overflow-wrap: anywhere; }
 .note { color: #5a6a79; } .warning { background: #fff4dc; padding: .4rem .7rem; margin: .3rem 0; border-radius: 4px; }
 .key { display: inline-block; width: .8em; height: .8em; margin: 0 .3em 0 1em; border-radius: 2px; }
+.kind { white-space: nowrap; }
 svg { width: 100%; height: auto; display: block; } svg text { font: 12px system-ui, sans-serif; fill: #1c2733; }
 footer { margin-top: 3rem; color: #5a6a79; font-size: .85rem; }
 """
@@ -131,8 +132,16 @@ def _speed_chart(record: Mapping[str, Any]) -> str:
 
 
 def _legend() -> str:
-    keys = "".join(f'<span class="key" style="background:{COLOURS[part]}"></span>{_NAMES[part]}' for part in COLOURS)
-    return f'<p class="note">Errors as a share of speaker time:{keys}</p>'
+    return f'<p class="note">Errors as a share of speaker time:{_keys()}</p>'
+
+
+def _keys() -> str:
+    """Which colour is which kind of error; a name stays with its colour when the line breaks."""
+    spans = (
+        f'<span class="kind"><span class="key" style="background:{COLOURS[part]}"></span>{_NAMES[part]}</span> '
+        for part in COLOURS
+    )
+    return "".join(spans)
 
 
 def _file_bars(name: str, system: Mapping[str, Any]) -> str:
@@ -161,12 +170,11 @@ def _timelines(record: Mapping[str, Any], dataset: Dataset, folder: Path) -> lis
     files = record["systems"][record["main"]]["files"]
     worst = sorted(dataset.recordings, key=lambda item: (-files[item.file_id]["der"], item.file_id))
     shown = worst[:MOST_TIMELINES]
-    kinds = "".join(f'<span class="key" style="background:{COLOURS[part]}"></span>{_NAMES[part]}' for part in COLOURS)
     out = [
         f"<h2>Timelines of {escape(record['main'])}</h2>",
         f'<p class="note">The worst file first{f", {len(shown)} of {len(worst)}" * (len(shown) < len(worst))}. '
-        "Above the reference, below the result, each speaker in the colour that fits best; in between the errors:"
-        f"{kinds}</p>",
+        "Above the reference, below the result, each speaker in the colour that fits best; in between the errors: "
+        f"{_keys()}</p>",
     ]
     for recording in shown:
         turns = read_result(folder / RESULTS / record["main"] / f"{recording.file_id}.rttm") or ()

@@ -45,6 +45,7 @@ class Download:
     """One address, or with `{id}` in it one for each file id.
 
     An archive has `members`; a plain file has `to`, a path with `{id}`. `size` in bytes and `sha256` where known.
+    `about_bytes`: roughly what it comes to, all ids together, where only that is known; for people.
     """
 
     url: str
@@ -52,6 +53,7 @@ class Download:
     members: tuple[Member, ...] = ()
     size: int | None = None
     sha256: str | None = None
+    about_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -102,12 +104,6 @@ class Manifest:
     recordings: tuple[LocalRecording, ...] = ()
     published: tuple[Published, ...] = ()
     aliases: tuple[str, ...] = ()
-
-    @property
-    def known_size(self) -> int | None:
-        """Bytes to download, None where the manifest does not state them all."""
-        sizes = [download.size for download in self.downloads]
-        return None if not sizes or None in sizes else sum(size for size in sizes if size)
 
 
 def manifests() -> dict[str, Manifest]:
@@ -198,8 +194,8 @@ def _manifest(document: Mapping[str, Any], folder: Path) -> Manifest:
 
 def _download(item: Mapping[str, Any]) -> Download:
     members = tuple(Member(str(m["match"]), str(m["to"]), m.get("id")) for m in item.get("members", ()))
-    size = item.get("size")
-    return Download(str(item["url"]), item.get("to"), members, None if size is None else int(size), item.get("sha256"))
+    size, about = (None if item.get(key) is None else int(item[key]) for key in ("size", "about_bytes"))
+    return Download(str(item["url"]), item.get("to"), members, size, item.get("sha256"), about)
 
 
 def _problems(manifest: Manifest) -> Iterator[str]:

@@ -29,21 +29,30 @@ class Pulled:
     incomplete: tuple[str, ...]
 
 
-def download_size(manifest: Manifest, limit: int | None = None) -> tuple[int, int]:
-    """Bytes to download as far as the manifest or the servers state them, and how many downloads stay unknown.
+@dataclass(frozen=True)
+class DownloadSize:
+    """Bytes that are `stated` by the manifest or the servers, `about` as many more, and downloads of `unknown` size."""
 
-    Files that there is one of for each id are not asked for one by one: the audio counts as unknown.
-    """
-    known, unknown = 0, 0
+    stated: int = 0
+    about: int = 0
+    unknown: int = 0
+
+
+def download_size(manifest: Manifest, limit: int | None = None) -> DownloadSize:
+    """What there is to download; servers are asked for archives, but not for each of many files."""
+    stated = about = unknown = 0
     for download in manifest.downloads:
+        count = 1 if download.members else len(_first(manifest.ids, limit))
         size = download.size
         if size is None and download.members:
             size = remote_size(download.url)
-        if size is None:
-            unknown += 1 if download.members else len(_first(manifest.ids, limit))
+        if size is not None:
+            stated += size
+        elif download.about_bytes is not None:
+            about += download.about_bytes if download.members else download.about_bytes * count // len(manifest.ids)
         else:
-            known += size
-    return known, unknown
+            unknown += count
+    return DownloadSize(stated, about, unknown)
 
 
 def pull(manifest: Manifest, root: Path, limit: int | None = None, progress: Progress | None = None) -> Pulled:
@@ -90,6 +99,10 @@ def verify(root: Path, manifest: Manifest) -> list[str]:
         Nothing was pulled into `root`.
     """
     lock = read_lock(root, manifest.name)
+    if not lock.files and manifest.by_hand:
+        raise DatasetError(
+            f"{manifest.name} is not pulled but laid out by hand, so there is nothing to verify it against"
+        )
     if not lock.files:
         raise DatasetError(f"{root} holds no pulled data set; run: diarize datasets pull {manifest.name}")
     problems = []

@@ -24,7 +24,7 @@ from diarize.dataset.download import fetch
 from diarize.dataset.load import load_dataset, load_folder
 from diarize.dataset.lock import read_lock
 from diarize.dataset.manifest import Download, Manifest, Member
-from diarize.dataset.pull import download_size, pull, verify
+from diarize.dataset.pull import DownloadSize, download_size, pull, verify
 from diarize.errors import DatasetError, OptionError
 from diarize.score.der import Protocol
 
@@ -281,7 +281,7 @@ def tiny(files: Files, tmp_path: Path) -> Manifest:
 def test_a_set_is_laid_out_locked_and_verified(files: Files, tiny: Manifest, tmp_path: Path) -> None:
     root = tmp_path / "set"
     size = len(files.content["/refs.zip"]) + len(files.content["/wav.tar.gz"])
-    assert download_size(tiny) == (size, 0)
+    assert download_size(tiny) == DownloadSize(size)
     done = pull(tiny, root)
     assert (done.complete, done.incomplete) == (("one", "two"), ())
     assert sorted(str(p.relative_to(root)) for p in root.rglob("*") if p.is_file()) == [
@@ -351,7 +351,9 @@ def test_a_file_for_each_id(files: Files, tiny: Manifest, tmp_path: Path) -> Non
     assert pull(manifest, tmp_path / "s", limit=1).complete == ("one",)
     assert [path for path, _ in files.requests] == ["/r/one", "/w/one.wav"]
     assert pull(manifest, tmp_path / "s").complete == ("one", "two")
-    assert download_size(manifest, 1) == (0, 2)
+    assert download_size(manifest, 1) == DownloadSize(unknown=2)
+    roughly = replace(manifest, downloads=(replace(manifest.downloads[0], about_bytes=1000), manifest.downloads[1]))
+    assert download_size(roughly, 1) == DownloadSize(about=500, unknown=1)
     del files.content["/w/two.wav"]
     (tmp_path / "s/audio/two.wav").unlink()
     with pytest.raises(DatasetError, match="404"):
@@ -366,6 +368,8 @@ def test_a_folder_keeps_one_set(tiny: Manifest, tmp_path: Path) -> None:
         pull(replace(tiny, downloads=(), by_hand="ask its authors"), tmp_path / "s")
     with pytest.raises(DatasetError, match="run: diarize datasets pull tiny"):
         verify(tmp_path / "nothing", tiny)
+    with pytest.raises(DatasetError, match="nothing to verify it against"):
+        verify(tmp_path / "nothing", replace(tiny, downloads=(), by_hand="ask its authors"))
 
 
 def test_a_textgrid_becomes_a_reference(files: Files, tiny: Manifest, tmp_path: Path) -> None:

@@ -144,6 +144,18 @@ def test_a_folder_of_ones_own(tmp_path: Path, flat: bool) -> None:
         load_folder(tmp_path)
 
 
+def test_a_pulled_folder_keeps_the_rules_of_its_set(tmp_path: Path) -> None:
+    (tmp_path / "lock.json").write_text('{"dataset": "aishell-4"}')
+    for folder, name in (("audio", "m.flac"), ("rttm", "m.rttm")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / name).write_text(rttm("m"))
+    dataset = load_dataset(str(tmp_path))
+    assert (dataset.name, dataset.channel) == ("aishell-4", 1)
+    assert dataset.published
+    (tmp_path / "lock.json").write_text("damaged")
+    assert load_dataset(str(tmp_path)).channel is None
+
+
 def test_a_folder_without_references(tmp_path: Path) -> None:
     (tmp_path / "a.wav").touch()
     with pytest.raises(DatasetError, match="no recording with a reference: 1 recordings, 0 references"):
