@@ -23,9 +23,10 @@ from .pipeline import Cancelled, Pipeline, Setup
 _DEPTH = 2
 # Deaths of workers on one recording until it counts as failed.
 _TRIES = 5
-# Seconds between looks at `cancelled`, and until a cluster without workers is given up.
+# Seconds between looks at `cancelled`, and until a cluster without workers or an address without answer is given up.
 _PATIENCE = 0.2
 _WORKERS_S = 60
+_CONNECT_S = 10
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def run(
             "--scheduler needs dask.distributed, which is not installed: pip install 'diarize-cuda[cluster]'"
         ) from error
     try:
-        client = Client(address, set_as_default=False, timeout=10)
+        client = Client(address, set_as_default=False, timeout=_CONNECT_S)
     except (OSError, ValueError, TimeoutError) as error:
         raise BackendError(f"scheduler {address} cannot be reached ({error}); check the address") from error
     with client:
@@ -110,7 +111,9 @@ class _Run:
             if not under_way:
                 continue
             try:
-                finished = wait(list(under_way), timeout=_PATIENCE, return_when="FIRST_COMPLETED").done
+                # The waiting goes through the current client, which users may have one of their own for.
+                with self._client.as_current():
+                    finished = wait(list(under_way), timeout=_PATIENCE, return_when="FIRST_COMPLETED").done
             except WaitTimeoutError:
                 continue
             for future in finished:
