@@ -58,7 +58,7 @@ def benchmark(
     if not dataset.recordings:
         raise DatasetError(f"{dataset.name} has no recordings")
     about = dataset_json(dataset)
-    with _folder(options) as folder, _prepared(dataset) as audio:
+    with _folder(options) as folder, prepared(dataset) as audio:
         plan = Plan(
             systems,
             dataset.recordings,
@@ -124,7 +124,7 @@ def _folder(options: Options) -> Iterator[Path]:
 
 
 @contextmanager
-def _prepared(dataset: Dataset) -> Iterator[dict[str, Path]]:
+def prepared(dataset: Dataset) -> Iterator[dict[str, Path]]:
     """The file that every system gets for each recording: the recording, or a mono copy of the set's channel.
 
     The copy is made before anything is timed, so that systems that cannot choose a channel get the same samples.

@@ -56,27 +56,43 @@ def compare(first: Mapping[str, Any], second: Mapping[str, Any], names: tuple[st
     """
     _refuse(first, second, names)
     one, two = first["systems"][first["main"]], second["systems"][second["main"]]
-    files, seconds = [], []
+    pairs = paired_seconds(one, two)
+    files = []
     for name in sorted(one["files"]):
         a, b = one["files"][name], two["files"][name]
-        ratio = None
-        if a["seconds"] and b["seconds"]:
-            pair = statistics.median(a["seconds"]), statistics.median(b["seconds"])
-            ratio = pair[0] / pair[1]
-            seconds.append(pair)
+        ratio = pairs[name][0] / pairs[name][1] if name in pairs else None
         same = a["rttm_sha256"] is not None and a["rttm_sha256"] == b["rttm_sha256"]
         files.append(FileDifference(name, a["der"], b["der"], ratio, same))
-    ratios = [item.speed_ratio for item in files if item.speed_ratio is not None]
+    speed_ratio, spread = speed_ratios(pairs)
     return Comparison(
         names[0],
         names[1],
         one["der"],
         two["der"],
         tuple(files),
-        sum(a for a, _ in seconds) / sum(b for _, b in seconds) if seconds else None,
-        (min(ratios), statistics.median(ratios), max(ratios)) if ratios else None,
+        speed_ratio,
+        spread,
         _notes(first, second),
     )
+
+
+def paired_seconds(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+    """Median warm seconds of two systems of records, for each file that both have timed."""
+    found = {}
+    for name, item in first["files"].items():
+        other = second["files"][name]
+        if item["seconds"] and other["seconds"]:
+            found[name] = (statistics.median(item["seconds"]), statistics.median(other["seconds"]))
+    return found
+
+
+def speed_ratios(pairs: Mapping[str, tuple[float, float]]) -> tuple[float | None, tuple[float, float, float] | None]:
+    """Total seconds of the first over those of the second, and smallest, median and largest ratio of the files."""
+    if not pairs:
+        return None, None
+    ratios = [first / second for first, second in pairs.values()]
+    total = sum(first for first, _ in pairs.values()) / sum(second for _, second in pairs.values())
+    return total, (min(ratios), statistics.median(ratios), max(ratios))
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:

@@ -116,7 +116,7 @@ class Worker:
 
     def peak_gpu_bytes(self) -> int | None:
         """Largest growth of the GPU's used memory since the process started, None without a GPU."""
-        return self._watch.peak_bytes()
+        return None if self.about.get("device") == "cpu" else self._watch.peak_bytes()
 
     def close(self) -> None:
         """End the process."""

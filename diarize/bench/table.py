@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .compare import Comparison
+from .compare import Comparison, paired_seconds, speed_ratios
 
 
 def result_table(record: Mapping[str, Any], per_file: bool = False) -> str:
@@ -23,6 +23,7 @@ def result_table(record: Mapping[str, Any], per_file: bool = False) -> str:
         f"from path to turns, median of rounds ({record['rounds']}). Scoring and writing results are in neither. "
         "Memory: peak.",
     ]
+    lines += _peers(record)
     for name, system in record["systems"].items():
         if system["stages"].get("total"):
             lines += ["", f"stages of {name}: {_stages(system['stages'])}"]
@@ -93,6 +94,20 @@ def _files(record: Mapping[str, Any]) -> list[list[str]]:
         speakers = f"{files[0]['speakers']} of {files[0]['reference_speakers']}"
         rows.append([name, duration, speakers, *(_percent(item["der"]) for item in files)])
     return rows
+
+
+def _peers(record: Mapping[str, Any]) -> list[str]:
+    """How much faster the main system is than each other one, in pairs of the same file."""
+    main = record["main"]
+    lines = []
+    for name, system in record["systems"].items():
+        total, spread = speed_ratios(paired_seconds(system, record["systems"][main])) if name != main else (None, None)
+        if total is not None and spread is not None:
+            lines += [
+                "",
+                f"{main} is {total:.2f} times as fast as {name}, warm; by file {spread[0]:.2f} to {spread[2]:.2f}",
+            ]
+    return lines
 
 
 def _stages(stages: Mapping[str, float]) -> str:

@@ -5,10 +5,10 @@ The same count as in `der.py` without a collar, told moment by moment instead of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import pairwise
 
 import numpy as np
 
@@ -40,11 +40,12 @@ def best_mapping(reference: Sequence[Turn], hypothesis: Sequence[Turn], regions:
 
     names = sorted({turn.speaker for turn in reference})
     labels = sorted({turn.speaker for turn in hypothesis})
+    row_of, column_of = ({name: number for number, name in enumerate(items)} for items in (labels, names))
     shared = np.zeros((len(labels), len(names)))
     for start, end, truth, found in _moments(reference, hypothesis, regions):
         for label in found:
             for name in truth:
-                shared[labels.index(label), names.index(name)] += end - start
+                shared[row_of[label], column_of[name]] += end - start
     rows, columns = linear_sum_assignment(-shared)
     return {labels[row]: names[column] for row, column in zip(rows, columns, strict=True) if shared[row, column] > 0}
 
@@ -66,21 +67,22 @@ def error_stretches(reference: Sequence[Turn], hypothesis: Sequence[Turn], regio
 
 def _moments(
     reference: Sequence[Turn], hypothesis: Sequence[Turn], regions: Regions
-) -> list[tuple[float, float, set[str], set[str]]]:
-    """(start, end, speakers of the reference, labels of the hypothesis) between any two edges."""
-    edges = sorted({time for turn in (*reference, *hypothesis) for time in (turn.start, turn.end)} | _ends(regions))
-    found = []
-    for start, end in pairwise(edges):
-        middle = (start + end) / 2
-        if any(low <= middle < high for low, high in regions):
-            truth = {turn.speaker for turn in reference if turn.start <= middle < turn.end}
-            labels = {turn.speaker for turn in hypothesis if turn.start <= middle < turn.end}
-            found.append((start, end, truth, labels))
-    return found
-
-
-def _ends(regions: Regions) -> set[float]:
-    return {time for region in regions for time in region}
+) -> Iterator[tuple[float, float, frozenset[str], frozenset[str]]]:
+    """(start, end, speakers of the reference, labels of the hypothesis) between any two edges inside `regions`."""
+    # One pass over all edges, with counts, since a speaker's turns may overlap each other.
+    edges: list[tuple[float, int, str, int]] = []
+    for side, turns in enumerate((reference, hypothesis)):
+        for turn in turns:
+            edges += [(turn.start, side, turn.speaker, 1), (turn.end, side, turn.speaker, -1)]
+    for start, end in regions:
+        edges += [(start, 2, "", 1), (end, 2, "", -1)]
+    active: tuple[Counter[str], ...] = (Counter(), Counter(), Counter())
+    before = 0.0
+    for time, side, name, change in sorted(edges):
+        if time > before and active[2][""]:
+            yield before, time, *(frozenset(+active[side]) for side in (0, 1))
+        active[side][name] += change
+        before = time
 
 
 def _joined(stretches: Sequence[ErrorStretch]) -> list[ErrorStretch]:

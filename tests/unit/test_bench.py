@@ -8,10 +8,12 @@ import os
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import soundfile
 
 from diarize.bench import advice
-from diarize.bench.benchmark import Options, benchmark
+from diarize.bench.benchmark import Options, benchmark, prepared
 from diarize.bench.compare import as_json, compare
 from diarize.bench.environment import Load, environment
 from diarize.bench.nvml import MemoryWatch
@@ -63,6 +65,7 @@ def test_a_run_measures_scores_and_records(tmp_path: Path) -> None:
     assert ours["stages"] == pytest.approx({"analysis": 0.5, "total": 1.0})
     assert ours["peak_host_bytes"] > 1e6
     assert ours["files"]["one"]["identical_rounds"] is True
+    assert "diarize is 4.00 times as fast as peer, warm; by file 4.00 to 4.00" in result_table(record)
     assert record["failed"] == []
     assert json.loads(record_text(record)) == json.loads(json.dumps(record))
 
@@ -260,6 +263,24 @@ def test_unlike_records_are_refused(tmp_path: Path) -> None:
     del other["dataset"]["files"]["one"]
     with pytest.raises(OptionError, match="different files, only one has one"):
         compare(record, other)
+
+
+def test_a_channel_is_copied_for_every_system_alike(tmp_path: Path) -> None:
+    samples = np.random.default_rng(0).integers(-(2**15), 2**15, (5000, 3)).astype(np.int16)
+    soundfile.write(tmp_path / "three.wav", samples, 16_000, "PCM_16")
+    recording = Recording("three", tmp_path / "three.wav", ())
+    with prepared(Dataset("made", (recording,), Protocol(), channel=2)) as audio:
+        copied, rate = soundfile.read(audio["three"], dtype="int16")
+        assert rate == 16_000
+        np.testing.assert_array_equal(copied, samples[:, 1])
+    assert not audio["three"].exists()
+    with pytest.raises(DatasetError, match="has 3 channels; the data set's is number 4"):
+        prepared(Dataset("made", (recording,), Protocol(), channel=4)).__enter__()
+    (tmp_path / "three.wav").write_bytes(b"damaged")
+    with pytest.raises(DatasetError, match="cannot be read"):
+        prepared(Dataset("made", (recording,), Protocol(), channel=1)).__enter__()
+    with prepared(Dataset("made", (recording,), Protocol())) as audio:
+        assert audio == {"three": (tmp_path / "three.wav").resolve()}
 
 
 def test_other_audio_or_reference_changes_the_fingerprint(tmp_path: Path) -> None:
