@@ -70,6 +70,25 @@ def test_a_run_measures_scores_and_records(tmp_path: Path) -> None:
     assert json.loads(record_text(record)) == json.loads(json.dumps(record))
 
 
+def test_the_record_keeps_its_keys(tmp_path: Path) -> None:
+    record, _ = benchmark(dataset(tmp_path, "one"), [fake("diarize")], Options(rounds=1))
+    assert list(record) == [
+        "schema", "created", "dataset", "protocol", "rounds", "warmup", "environment", "main", "systems", "failed",
+        "warnings", "processes", "samples",
+    ]  # fmt: skip
+    assert list(record["systems"]["diarize"]) == [
+        "about", "command", "der", "missed", "false_alarm", "confusion", "total", "jer", "speaker_count", "rtfx",
+        "startup_seconds", "stages", "peak_host_bytes", "peak_gpu_bytes", "files",
+    ]  # fmt: skip
+    assert list(record["systems"]["diarize"]["files"]["one"]) == [
+        "der", "missed", "false_alarm", "confusion", "total", "jer", "speakers", "reference_speakers", "missing",
+        "seconds", "rttm_sha256", "identical_rounds", "error",
+    ]  # fmt: skip
+    assert list(record["systems"]["diarize"]["rtfx"]) == [
+        "warm", "warm_rounds", "whole_process", "whole_process_rounds",
+    ]  # fmt: skip
+
+
 def test_rounds_alternate_and_cold_files_are_done_again(tmp_path: Path) -> None:
     made = dataset(tmp_path, "one", "two", "three")
     systems = [fake("diarize"), fake("peer")]
