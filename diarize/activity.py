@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .framing import FRAMES_PER_WINDOW, LOCAL_SPEAKERS, Framing
+from .framing import LOCAL_SPEAKERS, Framing
 from .powerset import CLASS_TABLE, SPEAKERS_IN_CLASS
 
 # ceil(589 x 400 / 160,000): 400 samples is the shortest waveform that the embedding network accepts
@@ -26,11 +26,11 @@ def speaker_count(classes: np.ndarray, framing: Framing) -> np.ndarray:
     ----------
     pyannote.audio 4.0.7, `pipelines/utils/diarization.py`, speaker count with warm-up (0, 0).
     """
+    from .overlay import sum_values
+
     total = np.zeros(framing.num_frames, dtype=np.uint16)
     cover = np.zeros(framing.num_frames, dtype=np.uint16)
-    for window, first in enumerate(framing.first_frames):
-        total[first : first + FRAMES_PER_WINDOW] += SPEAKERS_IN_CLASS[classes[window]]
-        cover[first : first + FRAMES_PER_WINDOW] += 1
+    sum_values(np.ascontiguousarray(classes), framing.first_frames, SPEAKERS_IN_CLASS, total, cover)
     # Ratios of small integers: float32 keeps halves exact and everything else far from a half.
     mean = total.astype(np.float32) / np.maximum(cover, 1).astype(np.float32)
     return np.rint(mean).astype(np.uint8)

@@ -10,12 +10,13 @@ A confidence says nothing about where a turn begins and ends, nor whether two sp
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .framing import FRAMES_PER_WINDOW, Framing, frame_middle
+from .framing import Framing, frame_middle
 from .powerset import CLASS_TABLE
 from .types import Turn
 from .voiceprints import unit_rows, usable_rows
@@ -37,8 +38,8 @@ class Curve:
         >>> Curve(10.0, 0.0)(0.0)
         0.5
         """
-        exponent = np.clip(-(self.slope * margin + self.intercept), -700, 700)
-        return round(float(1.0 / (1.0 + np.exp(exponent))), _DECIMALS)
+        exponent = min(max(-(self.slope * margin + self.intercept), -700.0), 700.0)
+        return round(1.0 / (1.0 + math.exp(exponent)), _DECIMALS)
 
 
 @dataclass(frozen=True)
@@ -89,23 +90,24 @@ def with_confidence(
         # The tolerance makes up for rounding in the middles that turns were cut at.
         firsts = np.searchsorted(middles, np.array([turns[i].start for i in indices]) - 1e-6)
         ends = np.searchsorted(middles, np.array([turns[i].end for i in indices]) - 1e-6)
-        for index, first, end in zip(indices, firsts, ends, strict=True):
-            windows = counts[end] - counts[first]
-            sure = curve(float((sums[end] - sums[first]) / windows)) if windows > 0 else None
+        windows, total = (counts[ends] - counts[firsts]).tolist(), (sums[ends] - sums[firsts]).tolist()
+        for index, number, margin in zip(indices, windows, total, strict=True):
+            sure = curve(margin / number) if number > 0 else None
             filled[index] = replace(turns[index], confidence=sure)
     return tuple(turn for turn in filled if turn is not None)
 
 
 def _frame_sums(classes: np.ndarray, found: Margins, framing: Framing, cluster: int) -> tuple[np.ndarray, np.ndarray]:
     """Running sums (T + 1,) of the margins of `cluster` over frames, and of the number of windows that gave one."""
+    from .overlay import sum_margins
+
     sums = np.zeros(framing.num_frames + 1)
     counts = np.zeros(framing.num_frames + 1)
-    firsts = framing.first_frames
-    for window, local in np.argwhere((found.labels == cluster) & np.isfinite(found.values)):
-        span = slice(firsts[window] + 1, firsts[window] + 1 + FRAMES_PER_WINDOW)
-        speaks = CLASS_TABLE[:, local][classes[window]]
-        sums[span] += speaks * found.values[window, local]
-        counts[span] += speaks
+    # Behind a zero, so that differences of running sums are sums over frames.
+    sum_margins(
+        np.ascontiguousarray(classes), found.values, np.ascontiguousarray(found.labels), cluster,
+        framing.first_frames, CLASS_TABLE, sums[1:], counts[1:],
+    )  # fmt: skip
     return np.cumsum(sums), np.cumsum(counts)
 
 

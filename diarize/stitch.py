@@ -10,7 +10,7 @@ from enum import Enum
 
 import numpy as np
 
-from .framing import FRAMES_PER_WINDOW, Framing, frame_middle
+from .framing import Framing, frame_middle
 from .powerset import CLASS_TABLE
 from .types import Clustering, SpeakerBounds, Turn
 
@@ -86,14 +86,10 @@ def cluster_votes(classes: np.ndarray, labels: np.ndarray, framing: Framing, num
 
     `classes` (C, F) uint8 powerset classes, `labels` (C, 3) clusters, negative for none.
     """
+    from .overlay import sum_votes
+
     votes = np.zeros((num_clusters, framing.num_frames), dtype=np.uint8)
-    for window, first in enumerate(framing.first_frames):
-        span = slice(first, first + FRAMES_PER_WINDOW)
-        for cluster in set(labels[window].tolist()):
-            if cluster >= 0:
-                # Two local speakers of one cluster count once where they overlap.
-                speaks = CLASS_TABLE[:, labels[window] == cluster].max(axis=1)
-                votes[cluster, span] += speaks[classes[window]]
+    sum_votes(np.ascontiguousarray(classes), np.ascontiguousarray(labels), framing.first_frames, CLASS_TABLE, votes)
     return votes
 
 

@@ -28,6 +28,7 @@ LEVELS = {
     "outputs": 1,
     "powerset": 1,
     "activity": 1,
+    "overlay": 1,
     "stitch": 1,
     "postprocess": 1,
     "transcript": 1,
