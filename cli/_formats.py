@@ -130,7 +130,7 @@ FORMATS = {
     for form in (
         Format("rttm", ".rttm", _rttm, joins=True),
         Format("json", ".json", _json),
-        Format("csv", ".csv", _csv, joins=True, header="file,start,end,duration,speaker\n"),
+        Format("csv", ".csv", _csv, joins=True, header="file,start,end,duration,speaker,confidence\n"),
         Format("srt", ".srt", _srt),
         Format("vtt", ".vtt", _vtt),
         Format("textgrid", ".TextGrid", _textgrid),

@@ -1,4 +1,4 @@
-"""CSV: one row per turn under a header, for spreadsheets and data frames; seconds with 3 decimals.
+"""CSV: one row per turn under a header, for spreadsheets and data frames; seconds and confidence with 3 decimals.
 
 Fields are quoted as RFC 4180 says, where they hold a comma, a quotation mark or a line break; a line feed ends a row.
 """
@@ -15,7 +15,8 @@ from ..types import Turn
 from .rttm import parse_seconds
 from .text import clean_text, read_text
 
-COLUMNS = ("file", "start", "end", "duration", "speaker")
+COLUMNS = ("file", "start", "end", "duration", "speaker", "confidence")
+_NEEDED = ("file", "start", "end", "speaker")
 HEADER = ",".join(COLUMNS) + "\n"
 
 
@@ -28,8 +29,8 @@ def format_csv(turns: Iterable[Turn], file_id: str) -> str:
         `file_id` or a label is empty.
 
     >>> print(format_csv([Turn(0.5, 2.0, "Ann, chair")], "my talk"), end="")
-    file,start,end,duration,speaker
-    my talk,0.500,2.000,1.500,"Ann, chair"
+    file,start,end,duration,speaker,confidence
+    my talk,0.500,2.000,1.500,"Ann, chair",
     """
     name = clean_text(file_id, "file id")
     text = io.StringIO()
@@ -37,7 +38,8 @@ def format_csv(turns: Iterable[Turn], file_id: str) -> str:
     rows.writerow(COLUMNS)
     for turn in turns:
         label = clean_text(turn.speaker, "label")
-        rows.writerow((name, f"{turn.start:.3f}", f"{turn.end:.3f}", f"{turn.duration:.3f}", label))
+        times = (f"{seconds:.3f}" for seconds in (turn.start, turn.end, turn.duration))
+        rows.writerow((name, *times, label, "" if turn.confidence is None else f"{turn.confidence:.3f}"))
     return text.getvalue()
 
 
@@ -55,7 +57,7 @@ def read_csv(path: str | os.PathLike[str]) -> dict[str, list[Turn]]:
 def parse_csv(text: str, path: str | None = None) -> dict[str, list[Turn]]:
     """Turns of each recording in `text`, in the order of its rows; `path` serves for messages.
 
-    Columns may stand in any order and others may be among them; `duration` is not needed.
+    Columns may stand in any order and others may be among them; `duration` and `confidence` are not needed.
 
     Raises
     ------
@@ -66,10 +68,11 @@ def parse_csv(text: str, path: str | None = None) -> dict[str, list[Turn]]:
     files: dict[str, list[Turn]] = {}
     try:
         header = next(rows, [])
-        missing = [name for name in COLUMNS if name not in header and name != "duration"]
+        missing = [name for name in _NEEDED if name not in header]
         if missing:
             raise FormatError(f"the header lacks {', '.join(missing)}; it must name {', '.join(COLUMNS)}", path, 1)
-        file, start, end, speaker = (header.index(name) for name in ("file", "start", "end", "speaker"))
+        file, start, end, speaker = (header.index(name) for name in _NEEDED)
+        sure = header.index("confidence") if "confidence" in header else None
         for row in rows:
             if not row:
                 continue
@@ -79,7 +82,10 @@ def parse_csv(text: str, path: str | None = None) -> dict[str, list[Turn]]:
             last = parse_seconds(row[end], "end", path, rows.line_num)
             if last < first:
                 raise FormatError(f"end {last} is before start {first}; swap them", path, rows.line_num)
-            files.setdefault(row[file], []).append(Turn(float(first), float(last), row[speaker]))
+            confidence = None
+            if sure is not None and row[sure].strip():
+                confidence = float(parse_seconds(row[sure], "confidence", path, rows.line_num))
+            files.setdefault(row[file], []).append(Turn(float(first), float(last), row[speaker], confidence))
     except csv.Error as error:
         raise FormatError(f"is not CSV ({error}); write it again", path, rows.line_num) from error
     return files

@@ -15,13 +15,14 @@ from diarize.types import Turn
 
 
 def test_whole_text() -> None:
-    turns = [Turn(0.5, 2.0, "Ann, chair"), Turn(1.23449, 7200, 'the "other"\none')]
+    turns = [Turn(0.5, 2.0, "Ann, chair", 0.9371), Turn(1.23449, 7200, 'the "other"\none')]
     assert format_csv(turns, "my  talk") == (
-        "file,start,end,duration,speaker\n"
-        'my talk,0.500,2.000,1.500,"Ann, chair"\n'
-        'my talk,1.234,7200.000,7198.766,"the ""other"" one"\n'
+        "file,start,end,duration,speaker,confidence\n"
+        'my talk,0.500,2.000,1.500,"Ann, chair",0.937\n'
+        'my talk,1.234,7200.000,7198.766,"the ""other"" one",\n'
     )
     assert format_csv([], "my talk") == HEADER
+    assert [turn.confidence for turn in parse_csv(format_csv(turns, "a"))["a"]] == [0.937, None]
 
 
 @settings(deadline=None, max_examples=60)
@@ -44,9 +45,9 @@ def test_files_of_others(tmp_path) -> None:
     [
         ("", "a.csv:1: the header lacks file, start, end, speaker"),
         ("file,start,end\n", "a.csv:1: the header lacks speaker"),
-        (HEADER + "a,0,1,1\n", "a.csv:2: has 4 fields; the header has 5"),
-        (HEADER + "a,0,1,1,A\na,x,1,1,A\n", "a.csv:3: start is 'x'"),
-        (HEADER + "a,2,1,1,A\n", "a.csv:2: end 1 is before start 2"),
+        (HEADER + "a,0,1,1\n", "a.csv:2: has 4 fields; the header has 6"),
+        (HEADER + "a,0,1,1,A,\na,x,1,1,A,\n", "a.csv:3: start is 'x'"),
+        (HEADER + "a,2,1,1,A,\n", "a.csv:2: end 1 is before start 2"),
         (HEADER + 'a,2,1,1,"A\n', "a.csv:2: is not CSV"),
     ],
 )
