@@ -40,6 +40,7 @@ KERNELS = {
     "inner": _conv(1, 3, False, True),
     "outer": _conv(1, 3, True, True),
     "product": Request("campplus_tdnn:make_cam_product", {"mode": "norm"}),
+    "transit": Request("campplus_tdnn:make_cam_product", {"mode": "transit"}),
     "tdnn": Request("campplus_tdnn:make_cam_product", {"mode": "head"}),
     "taps": Request("campplus_tdnn:make_cam_product", {"mode": "taps"}),
     "context": Request("campplus_tdnn:make_cam_context", {}),
@@ -200,8 +201,8 @@ class CampPlusPlan:
         self._sums = self._empty((parts, 128), np.float32)
         self._hidden = self._empty((rows, 128), np.float16)
         self.head = self._head(features)
-        blocks = {number: self._empty((rows, width), np.float16) for number, width in _WIDTHS.items()}
-        last = self._empty((rows, 512), np.float16)
+        blocks = {number: self._empty((rows, width), np.float32) for number, width in _WIDTHS.items()}
+        last = self._empty((rows, 512), np.float32)
         weight, bias = kernels.tdnn
         self._product("tdnn", "tdnn", self.head, columns, 1600, 128, (weight, weight, weight, bias), blocks[1], 0, 1, 0)
         for number, x in blocks.items():
@@ -209,7 +210,7 @@ class CampPlusPlan:
             channels, outputs, relu, *arrays = kernels.transits[number]
             target = blocks.get(number + 1, last)
             width = x.shape[1]
-            self._product(f"transit{number}", "product", x, width, channels, outputs, arrays, target, 0, relu, 0)
+            self._product(f"transit{number}", "transit", x, width, channels, outputs, arrays, target, 0, relu, 0)
         statistics = self._empty((sequences, 1024), np.float32)
         self._bind("statistics", (sequences, 4, 1), last, self._row_spans, statistics)
         self.embeddings = self._empty((sequences, DIMENSION), np.float32)

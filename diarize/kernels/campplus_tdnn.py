@@ -1,7 +1,8 @@
 """Time-delay part of CAM++ for ragged batches: products with batch norm and taps, context masks, statistics.
 
 Sequences lie in spans of rows (20 ms) with free rows between them. `part` holds the context part (100 rows of one
-sequence) of each row, -1 where free. Activations are float16, sums float32, weights pairs of float16.
+sequence) of each row, -1 where free. What every later layer reads is float32 and multiplied as pairs of float16; the
+bottleneck of a layer is float16. Sums are float32, weights pairs of float16.
 
 References
 ----------
@@ -32,12 +33,13 @@ from .ptx import (
     opaque32,
     pack_half2,
     raise_flag,
+    split_half2,
     sqrt_rn,
     stg128,
+    stg128f,
     sts128,
     tid_x_again,
     udiv32,
-    unpack_half2,
 )
 from .spec import Kernel
 from .split_pack import pack_split
@@ -65,7 +67,8 @@ def pack_context(first: np.ndarray, bias1: np.ndarray, second: np.ndarray, bias2
 def make_cam_product(mode: str) -> Kernel:
     """Products of 64 rows by 128 outputs a block of four warps (32 outputs for mode "taps").
 
-    Mode "norm": inputs are ReLU(scale * x + shift) of x (rows, pitch); outputs get a bias and, where `relu`, a ReLU.
+    Mode "norm": inputs are ReLU(scale * x + shift) of float32 x (rows, pitch), exact to 22 bits; outputs get a bias
+    and, where `relu`, a ReLU, and are float16. Mode "transit" is the same with float32 outputs, like the others.
     Mode "head": inputs are those of a convolution over time with five taps and stride 2 over x (10, columns, 32), in
     the order frequency row, tap, channel; `pitch` is the columns. Mode "taps": inputs are the rows `extra` before, at
     and after of x (rows, 128); outputs are multiplied by the gates of the row's part.
@@ -73,19 +76,22 @@ def make_cam_product(mode: str) -> Kernel:
     Arguments: x, scale, shift, packed weights, bias, gates (parts, 32), part, out, flag, pitch, chunks of 32 inputs,
     rows, blocks of eight outputs, out pitch, out column, relu, extra. Grid (rows / 64, outputs / 128).
     """
-    NORM = int(mode == "norm")
+    NORM = int(mode in ("norm", "transit"))
+    HALF = int(mode == "norm")
     HEAD = int(mode == "head")
     TAPS = int(mode == "taps")
     assert NORM + HEAD + TAPS == 1
+    # Only float16 outputs can leave their range; the others are caught where they are split next.
     PITCH = 40
-    BUFFER = 64 * PITCH
+    LOW = 64 * PITCH
+    BUFFER = LOW * (2 if NORM else 1)
     # Warps by rows and columns: 2 x 2 of 32 x 64, or 4 x 1 of 16 x 32.
     WARPS = 4 if TAPS else 2
     SHIFT = 2 if TAPS else 1
     BLOCKS = 1 if TAPS else 2
     COLUMNS = 4 if TAPS else 8
     GROUPS = COLUMNS // 4
-    step = make_split_step([m * 16 * PITCH for m in range(BLOCKS)], 0, COLUMNS, exact=False, group=4)
+    step = make_split_step([m * 16 * PITCH for m in range(BLOCKS)], LOW, COLUMNS, exact=bool(NORM), group=2 if NORM else 4)
     fill = make_fill(BLOCKS * COLUMNS * 4)
     NACC = BLOCKS * COLUMNS * 4
     name = f"cam_product_{mode}"
@@ -106,7 +112,9 @@ def make_cam_product(mode: str) -> Kernel:
         unit = int32((tid & 3) * 8)
         own = int32(tid >> 2)
         raw = cuda.local.array(8, int32)
+        values = cuda.local.array(16, float32)
         words = cuda.local.array(4, int32)
+        rest = cuda.local.array(4, int32)
         v = cuda.local.array(8, float32)
         s = cuda.local.array(8, float32)
         b = cuda.local.array(8, float32)
@@ -129,17 +137,17 @@ def make_cam_product(mode: str) -> Kernel:
                 for i in static_range(2):
                     if NORM:
                         for k in static_range(4):
-                            v[2 * k], v[2 * k + 1] = unpack_half2(raw[i * 4 + k])
-                        for k in static_range(4):
-                            words[k] = pack_half2(
-                                max(v[2 * k] * s[2 * k] + b[2 * k], float32(0.0)),
-                                max(v[2 * k + 1] * s[2 * k + 1] + b[2 * k + 1], float32(0.0)),
+                            words[k], rest[k] = split_half2(
+                                max(values[i * 8 + 2 * k] * s[2 * k] + b[2 * k], float32(0.0)),
+                                max(values[i * 8 + 2 * k + 1] * s[2 * k + 1] + b[2 * k + 1], float32(0.0)),
                             )
                     else:
                         for k in static_range(4):
                             words[k] = raw[i * 4 + k]
                     to = int32((c & 1) * BUFFER + (own + i * 32) * PITCH + unit)
                     sts128(sm, to, words[0], words[1], words[2], words[3])
+                    if NORM:
+                        sts128(sm, to + LOW, rest[0], rest[1], rest[2], rest[3])
                 cuda.syncthreads()
             if c < chunks:
                 for i in static_range(2):
@@ -157,10 +165,21 @@ def make_cam_product(mode: str) -> Kernel:
                         at = int32(row + (tap - 1) * extra)
                         inside = (at >= 0) & (at < rows)
                         source = int64(at) * 128 + (c & 3) * 32 + unit
-                    for k in static_range(4):
-                        raw[i * 4 + k] = int32(0)
-                    if inside:
-                        raw[i * 4], raw[i * 4 + 1], raw[i * 4 + 2], raw[i * 4 + 3] = ldg128(x, source)
+                    if NORM:
+                        for k in static_range(8):
+                            values[i * 8 + k] = float32(0.0)
+                        if inside:
+                            for k in static_range(2):
+                                e0, e1, e2, e3 = ldg128f(x, source + k * 4)
+                                values[i * 8 + k * 4] = e0
+                                values[i * 8 + k * 4 + 1] = e1
+                                values[i * 8 + k * 4 + 2] = e2
+                                values[i * 8 + k * 4 + 3] = e3
+                    else:
+                        for k in static_range(4):
+                            raw[i * 4 + k] = int32(0)
+                        if inside:
+                            raw[i * 4], raw[i * 4 + 1], raw[i * 4 + 2], raw[i * 4 + 3] = ldg128(x, source)
             if c > 0:
                 at = int32(a + (c & 1) * BUFFER)
                 step(acc, sm, at, weights, w)
@@ -196,14 +215,18 @@ def make_cam_product(mode: str) -> Kernel:
                             if place < 0:
                                 value = float32(0.0)
                             v[j] = value
-                        for k in static_range(4):
-                            words[k] = pack_half2(v[2 * k], v[2 * k + 1])
-                            top[0] = hmax2_nan(top[0], words[k] & 0x7FFF7FFF)
                         to64 = int64(row) * out_pitch + out_column + channel
-                        stg128(out, to64, words[0], words[1], words[2], words[3])
+                        if HALF:
+                            for k in static_range(4):
+                                words[k] = pack_half2(v[2 * k], v[2 * k + 1])
+                                top[0] = hmax2_nan(top[0], words[k] & 0x7FFF7FFF)
+                            stg128(out, to64, words[0], words[1], words[2], words[3])
+                        else:
+                            stg128f(out, to64, v[0], v[1], v[2], v[3])
+                            stg128f(out, to64 + 4, v[4], v[5], v[6], v[7])
         raise_flag(top, flag)
 
-    arguments = "hffhffwhw" + "i" * 8
+    arguments = ("f" if NORM else "h") + "ffhffw" + ("h" if HALF else "f") + "w" + "i" * 8
     return Kernel(name, product, arguments, 128, 2 * BUFFER * 2, 3, (8, 0))
 
 
@@ -303,7 +326,7 @@ def make_cam_statistics() -> Kernel:
             total = float32(0.0)
             r = int32(tid >> 7)
             while r < length:
-                value = float32(x[int64(first + r) * 512 + channel])
+                value = x[int64(first + r) * 512 + channel]
                 if turn == 0:
                     total += value
                 else:
@@ -319,7 +342,7 @@ def make_cam_statistics() -> Kernel:
                 out[item * 1024 + channel] = mean
                 out[item * 1024 + 512 + channel] = sqrt_rn(total / float32(length - 1))
 
-    return Kernel(name, statistics, "hwf", 512, 0, 2, (8, 0))
+    return Kernel(name, statistics, "fwf", 512, 0, 2, (8, 0))
 
 
 def make_cam_dense() -> Kernel:

@@ -76,9 +76,9 @@ def product(mode: str) -> dict[str, float]:
     scale, shift = rng.standard_normal(64).astype(np.float32), rng.standard_normal(64).astype(np.float32)
     gates = rng.random((4, 32)).astype(np.float32)
     outputs, pitch_out, column, relu, extra = 128, 160, 32, 1, 0
-    if mode == "norm":
-        x, pitch, inputs = halves(rows, 96), 96, 64
-        a = np.maximum((x[:, :64] * scale + shift).astype(np.float32), 0).astype(np.float16).astype(np.float64)
+    if mode in ("norm", "transit"):
+        x, pitch, inputs = rng.standard_normal((rows, 96)).astype(np.float32), 96, 64
+        a = np.maximum(x[:, :64].astype(np.float64) * scale + shift, 0)
     elif mode == "head":
         x, pitch, inputs = halves(10, COLUMNS, 32), COLUMNS, 1600
         padded = np.pad(x.astype(np.float64), ((0, 0), (2, 2), (0, 0)))
@@ -90,7 +90,8 @@ def product(mode: str) -> dict[str, float]:
         a = np.concatenate([padded[0:rows], padded[2 : 2 + rows], padded[4:]], 1)
     weight = (rng.standard_normal((outputs, inputs)) / inputs**0.5).astype(np.float32)
     bias = rng.standard_normal(outputs).astype(np.float32)
-    out, flag = unwritten(rows, pitch_out, dtype=np.float16), np.zeros(1, np.int32)
+    dtype = np.float16 if mode == "norm" else np.float32
+    out, flag = unwritten(rows, pitch_out, dtype=dtype), np.zeros(1, np.int32)
     launch(
         tdnn.make_cam_product(mode), (1, 1), x.ravel(), scale, shift, tdnn.pack_product(weight), bias, gates.ravel(),
         LAYOUT.part, out, flag, pitch, inputs // 32, rows, outputs // 8, pitch_out, column, relu, extra,
@@ -117,7 +118,7 @@ def context() -> dict[str, float]:
         x = hidden[first : first + length].astype(np.float64)
         means += [x[i : i + 100].mean(0) + x.mean(0) for i in range(0, length, 100)]
     expected = 1 / (1 + np.exp(-(np.maximum(np.array(means) @ w1.T + b1, 0) @ w2.T + b2)))
-    x = halves(120, 512)
+    x = rng.standard_normal((120, 512)).astype(np.float32)
     out = unwritten(2, 1024)
     launch(tdnn.make_cam_statistics(), (2, 4), x.ravel(), layout.rows.ravel(), out)
     parts = [x[first : first + length].astype(np.float64) for first, length, _ in layout.rows]
@@ -141,6 +142,7 @@ if __name__ == "__main__":
             "shortcut": lambda: convolution(2, 1, False, False),
             "outer": lambda: convolution(1, 3, True, True),
             "norm": lambda: product("norm"),
+            "transit": lambda: product("transit"),
             "head": lambda: product("head"),
             "taps": lambda: product("taps"),
             "context": context,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ pytestmark = pytest.mark.cuda
 
 
 @pytest.fixture(scope="module")
-def device() -> Iterator[tuple[Any, Any, Any]]:
+def device() -> tuple[Any, Any, Any]:
     """GPU, memory and stream; skipped without them."""
     from diarize.backend.cuda_driver import Gpu, MemoryPool
 
@@ -29,7 +28,7 @@ def device() -> Iterator[tuple[Any, Any, Any]]:
         gpu = Gpu()
     except BackendError as error:
         pytest.skip(f"no GPU: {error}")
-    yield gpu, MemoryPool(gpu), gpu.stream()
+    return gpu, MemoryPool(gpu), gpu.stream()
 
 
 def speech(seconds: float, seed: int = 0) -> np.ndarray:
