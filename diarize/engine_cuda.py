@@ -101,7 +101,8 @@ class CudaEngine:
         self._segmenter = segmenter
         self._embedder = embedder
         self._session: Session | None = start()
-        self._opening = threading.Lock()
+        self._failed: Session | None = None
+        self._opening, self._state = threading.Lock(), threading.Lock()
         self._second_try = threading.Lock()
         self._peak = 0
         lanes = len(self._session.all_lanes)
@@ -142,25 +143,42 @@ class CudaEngine:
         return self._peak
 
     def _current(self) -> Session:
+        """The session; after a failure a new one, once nobody uses the lanes of the old one any more."""
         with self._opening:
-            if self._session is None:
-                self._session = self._start()
-            return self._session
+            with self._state:
+                session, failed = self._session, self._failed
+            if session is not None:
+                return session
+            assert failed is not None
+            idle = [failed.lanes.get() for _ in failed.all_lanes]
+            try:
+                session = self._start()
+            finally:
+                # Whoever waits for one of them sees that its session has ended.
+                for lane in idle:
+                    failed.lanes.put(lane)
+            with self._state:
+                self._session = session
+            return session
 
     @contextmanager
     def _lane(self) -> Iterator[Lane]:
         """A lane for the caller alone; an error ends the session that the lane belongs to."""
-        session = self._current()
-        lane = session.lanes.get()
+        while True:
+            session = self._current()
+            lane = session.lanes.get()
+            if self._session is session:
+                break
+            session.lanes.put(lane)
         try:
             yield lane
         except OutOfMemoryError:
             raise
         except BackendError:
             self.peak_device_bytes()
-            with self._opening:
+            with self._state:
                 if self._session is session:
-                    self._session = None
+                    self._session, self._failed = None, session
             raise
         finally:
             session.lanes.put(lane)
@@ -217,9 +235,14 @@ class CudaEngine:
 
 
 def open_cuda(
-    gpu: Device, weights: ModelWeights, threads: int, notes: tuple[str, ...] = (), compiling: Compiling | None = None
+    gpu: Device,
+    weights: ModelWeights,
+    grid: bool,
+    threads: int,
+    notes: tuple[str, ...] = (),
+    compiling: Compiling | None = None,
 ) -> CudaEngine:
-    """The networks of a model on `gpu`; compiles the kernels that are not in the cache.
+    """The networks of a model on `gpu`; compiles the kernels that are not in the cache. `grid` as in `modes.Plan`.
 
     Raises
     ------
@@ -239,7 +262,7 @@ def open_cuda(
         if beyond:
             notes = (*notes, f"embeddings with TF32: weights of {beyond[0]} exceed float16's range")
     else:
-        embedder = cpu_embedder(weights)
+        embedder = cpu_embedder(weights, grid)
         notes = (*notes, "embeddings on the CPU: this embedding network has no GPU kernels")
     assert gpu.compute_capability is not None
     build(requests(gpu.compute_capability, layers), gpu.compute_capability, compiling=compiling)

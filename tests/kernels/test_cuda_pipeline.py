@@ -1,0 +1,275 @@
+# ruff: noqa: E402 (the imports need numba-cuda)
+"""The whole pipeline on a GPU: the CPU backend's turns, odd batches, overflow, memory, faults, what gets loaded.
+
+DIARIZE_MODEL_DIR names a community-1 model folder (else one of random weights is made), and DIARIZE_CPU_RESULTS a
+folder of the CPU backend's classes, embeddings and turns (else they are computed here, which takes a while).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.cuda
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed: pip install 'diarize-cuda[cuda]'")
+
+import diarize.pipeline
+from diarize.backend.cuda_devices import discover
+from diarize.backend.cuda_driver import check
+from diarize.backend.cuda_lane import CudaLane, Limits
+from diarize.engine import open_engine
+from diarize.engine_cuda import CudaEngine
+from diarize.errors import BackendError
+from diarize.model.weights import ModelWeights, load_model
+from diarize.pipeline import Pipeline
+from diarize.stretches import Stretch
+
+STEP = 16_000
+
+
+@pytest.fixture(scope="module", autouse=True)
+def gpu() -> None:
+    found = discover()
+    if found.problem:
+        pytest.skip(found.problem)
+
+
+@pytest.fixture(scope="module")
+def model(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    named = os.environ.get("DIARIZE_MODEL_DIR")
+    if named:
+        return named
+    from tools.random_resnet34 import write_model_folder
+
+    return str(write_model_folder(tmp_path_factory.mktemp("model"), shared / "models" / "plda"))
+
+
+@pytest.fixture(scope="module")
+def pipeline(model: str) -> Pipeline:
+    return Pipeline.from_pretrained(model, "cuda")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a pipeline found: classes, embeddings, and turns as (start, end, speaker)."""
+
+    classes: np.ndarray
+    embeddings: np.ndarray
+    turns: list[tuple[float, float, str]]
+
+
+def run(pipeline: Pipeline, path: Path, monkeypatch: pytest.MonkeyPatch) -> Seen:
+    kept: dict[str, Any] = {}
+    assemble = diarize.pipeline.assemble
+
+    def spy(analysis: Any, *rest: Any) -> Any:
+        kept["analysis"] = analysis
+        return assemble(analysis, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(diarize.pipeline, "assemble", spy)
+        result = pipeline.diarize(path)
+    turns = [(turn.start, turn.end, turn.speaker) for turn in result.turns]
+    return Seen(kept["analysis"].classes, kept["analysis"].embeddings, turns)
+
+
+def on_cpu(model: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> Seen:
+    folder = os.environ.get("DIARIZE_CPU_RESULTS")
+    if not folder:
+        return run(Pipeline.from_pretrained(model, "cpu"), path, monkeypatch)
+    with np.load(Path(folder) / f"{path.stem}.npz") as kept:
+        embeddings = np.full((*kept["where"].shape, kept["rows"].shape[1]), np.nan, np.float32)
+        embeddings[kept["where"]] = kept["rows"]
+        speakers = kept["speakers"].tolist()
+        turns = [(start, end, who) for (start, end), who in zip(kept["turns"].tolist(), speakers, strict=True)]
+        return Seen(kept["classes"], embeddings, turns)
+
+
+def different_share(a: list[tuple[float, float, str]], b: list[tuple[float, float, str]], seconds: float) -> float:
+    """Share of 10 ms frames in which not the same people speak, of the speech in `a`, in percent."""
+    names = sorted({who for *_, who in [*a, *b]})
+    frames = np.zeros((2, len(names), int(seconds * 100) + 1), bool)
+    for side, turns in enumerate((a, b)):
+        for start, end, who in turns:
+            frames[side, names.index(who), round(start * 100) : round(end * 100)] = True
+    return float(100 * (frames[0] != frames[1]).sum() / max(1, frames[0].sum()))
+
+
+def test_recordings_as_on_the_cpu(
+    pipeline: Pipeline, model: str, shared: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flips = frames = 0
+    rows = []
+    for path in sorted((shared / "data").rglob("*.flac")):
+        ours, expected = run(pipeline, path, monkeypatch), on_cpu(model, path, monkeypatch)
+        assert ours.classes.shape == expected.classes.shape
+        changed = int((ours.classes != expected.classes).sum())
+        flips, frames = flips + changed, frames + ours.classes.size
+        same = np.isfinite(ours.embeddings[..., 0]) & np.isfinite(expected.embeddings[..., 0])
+        error = np.linalg.norm(ours.embeddings[same] - expected.embeddings[same], axis=1)
+        error /= np.linalg.norm(expected.embeddings[same], axis=1)
+        share = different_share(expected.turns, ours.turns, 10.0 + len(ours.classes))
+        identical = ours.turns == expected.turns
+        rows.append(f"{path.stem}: {changed} of {ours.classes.size} frames, embeddings {error.max():.1e}, "
+                    f"turns {'identical' if identical else f'{share:.3f} % different'}")  # fmt: skip
+        if not changed:
+            assert error.max() < 3e-3
+        assert identical or share < 0.1, rows[-1]
+    with capsys.disabled():
+        print("", *rows, f"in all {flips} of {frames} frames differ", sep="\n  ")
+    assert flips <= max(1, frames / 50_000)
+
+
+def stretch_of(samples: np.ndarray, first: int, count: int) -> Stretch:
+    return Stretch(first, count, samples[first * STEP :][: (count - 1) * STEP + 160_000])
+
+
+@pytest.fixture(scope="module")
+def speech(shared: Path) -> np.ndarray:
+    from diarize.audio import load
+
+    return load(shared / "data" / "voxconverse" / "aepyx.flac").samples
+
+
+def test_a_window_gives_the_same_bytes_in_any_batch(pipeline: Pipeline, speech: np.ndarray) -> None:
+    engine = pipeline.engine
+    whole = engine.analyse(stretch_of(speech, 0, 131), STEP)
+    for first, count in [(0, 1), (5, 2), (17, 7), (40, 65), (2, 127)]:
+        part = engine.analyse(stretch_of(speech, first, count), STEP)
+        assert np.array_equal(part.classes, whole.classes[first : first + count])
+        assert np.array_equal(part.embeddings, whole.embeddings[first : first + count], equal_nan=True)
+
+
+def scaled(weights: ModelWeights, factor: float) -> ModelWeights:
+    """The model with the output of its first convolution larger by `factor`."""
+    changed = dict(weights.embedding)
+    for name in ("bn1.weight", "bn1.bias"):
+        changed[name] = weights.embedding[name] * np.float32(factor)
+    return replace(weights, embedding=changed)
+
+
+@pytest.mark.parametrize(("factor", "at_load"), [(3e4, False), (1e7, True)])
+def test_overflow_is_computed_again_in_float32(model: str, speech: np.ndarray, factor: float, at_load: bool) -> None:
+    weights = scaled(load_model(model), factor)
+    engine, cpu = open_engine("cuda", weights), open_engine("cpu", weights)
+    assert any("float16" in note for note in engine.notes) is at_load
+    stretch = stretch_of(speech, 20, 3)
+    ours, expected = engine.analyse(stretch, STEP).embeddings, cpu.analyse(stretch, STEP).embeddings
+    same = np.isfinite(expected)
+    assert same.any()
+    assert np.array_equal(np.isfinite(ours), same)
+    assert np.linalg.norm(ours[same] - expected[same]) / np.linalg.norm(expected[same]) < 3e-3
+
+
+def test_samples_that_are_not_finite_reach_the_cpu(pipeline: Pipeline, speech: np.ndarray) -> None:
+    samples = speech[: 160_000 + 2 * STEP].copy()
+    samples[-STEP:] = np.nan
+    engine = pipeline.engine
+    result = engine.analyse(Stretch(0, 3, samples), STEP)
+    plain = engine.analyse(stretch_of(speech, 0, 2), STEP)
+    # The windows before the damage are right although their batch was flagged.
+    assert np.array_equal(result.classes[:2], plain.classes)
+
+
+def test_memory_that_runs_out(model: str, speech: np.ndarray, caplog: pytest.LogCaptureFixture) -> None:
+    engine = open_engine("cuda", load_model(model))
+    assert isinstance(engine, CudaEngine)
+    stretch = stretch_of(speech, 0, 100)
+    expected = engine.analyse(stretch, STEP)
+    lane = engine._session.all_lanes[-1]
+    assert isinstance(lane, CudaLane)
+    lane.release()
+    lane.limits = Limits(256, 64)
+    gpu = lane.gpu
+    hoard = [check(gpu.driver.cuMemAlloc(max(1, gpu.free_bytes() - (900 << 20))))]
+    try:
+        # Lanes are handed out last in, first out.
+        result = engine.analyse(stretch, STEP)
+    finally:
+        for block in hoard:
+            check(gpu.driver.cuMemFree(block))
+    assert "out of memory" in caplog.text
+    assert lane.limits.embedding < 64
+    assert np.array_equal(result.classes, expected.classes)
+    assert np.array_equal(result.embeddings, expected.embeddings, equal_nan=True)
+
+
+def test_a_gpu_that_is_not_there() -> None:
+    with pytest.raises(BackendError, match="there is no GPU 7"):
+        Pipeline.from_pretrained("campplus", "cuda:7")
+
+
+FORBIDDEN = ("cudnn", "cublas", "cufft", "cupy", "torch", "onnxruntime", "curand", "cusparse")
+
+CODE = """
+import sys, time
+started = time.perf_counter()
+from diarize.pipeline import Pipeline
+pipeline = Pipeline.from_pretrained(sys.argv[1], "cuda")
+loaded = time.perf_counter()
+result = pipeline.diarize(sys.argv[2])
+print(time.perf_counter() - started, loaded - started, len(result.turns))
+print(open("/proc/self/maps").read())
+"""
+
+
+def test_a_warm_start_and_what_is_loaded(
+    pipeline: Pipeline, model: str, shared: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recording = str(shared / "data" / "ami30" / "dev00.flac")
+    seconds = []
+    for _ in range(3):
+        started = time.perf_counter()
+        command = [sys.executable, "-c", CODE, model, recording]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        seconds.append(time.perf_counter() - started)
+        assert done.returncode == 0, done.stderr[-2000:]
+    head, _, maps = done.stdout.partition("\n")
+    libraries = {line.split("/")[-1] for line in maps.splitlines() if ".so" in line}
+    with capsys.disabled():
+        print(f"\n  a 30 s recording in a new process: {sorted(seconds)[1]:.2f} s (load and run: {head})")
+    assert any(name.startswith("libcuda.so") for name in libraries)
+    loaded = [name for name in libraries if any(word in name.lower() for word in FORBIDDEN)]
+    assert not loaded
+    assert sorted(seconds)[1] < 2.0
+
+
+def test_campplus(shared: Path) -> None:
+    own = Pipeline.from_pretrained("campplus", "cuda")
+    path = shared / "data" / "ami30" / "dev00.flac"
+    ours, expected = own.diarize(path), Pipeline.from_pretrained("campplus", "cpu").diarize(path)
+    assert ours.device == "cuda:0"
+    assert ours.turns == expected.turns
+
+
+def fail_once(lane: CudaLane) -> None:
+    """Let the lane's next embedding write to address 0, which ends the driver's context."""
+    embed = lane.embed
+
+    def broken(active: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        lane.embed = embed  # type: ignore[method-assign]
+        lane._networks.gather.bind((8, 1, 1), 0, 0, 0, 0, 0, 400, 79_840)(lane._stream)
+        return embed(active, weights)
+
+    lane.embed = broken  # type: ignore[method-assign]
+
+
+def test_a_gpu_lost_in_mid_batch(
+    model: str, shared: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Pipeline.from_pretrained(model, "cuda")
+    files = sorted((shared / "data" / "ami30").glob("*.flac"))[:3]
+    expected = [own.diarize(path).turns for path in files]
+    for lane in own.engine._session.all_lanes:  # type: ignore[attr-defined]
+        fail_once(lane)
+    outcomes = list(own.diarize_many(files))
+    assert [outcome.get().turns for outcome in outcomes] == expected
+    assert "failed and is started again" in caplog.text
