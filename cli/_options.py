@@ -13,7 +13,7 @@ from ..errors import OptionError
 
 
 class Mode(StrEnum):
-    """How far apart the windows start: 1 s or 2 s."""
+    """How much is computed for each second of audio."""
 
     exact = "exact"
     fast = "fast"
@@ -52,7 +52,10 @@ Device = Annotated[
 ]
 StepMode = Annotated[
     Mode,
-    typer.Option(help="exact: windows of 10 s start every 1 s. fast: every 2 s, for about half of the time."),
+    typer.Option(
+        help="exact: windows of 10 s start every 1 s, each with embeddings of its own. fast: every 2 s, or with "
+        "campplus every 1 s with shared embeddings of 1.5 s pieces; about half of the time."
+    ),
 ]
 Threads = Annotated[
     int | None,

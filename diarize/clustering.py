@@ -21,12 +21,13 @@ class Clusterer:
 
     network: EmbeddingNetwork
     plda: Plda
+    grid: bool = False
 
     @classmethod
-    def of(cls, weights: ModelWeights) -> Clusterer:
-        """The clusterer that belongs to a model's embeddings."""
+    def of(cls, weights: ModelWeights, grid: bool = False) -> Clusterer:
+        """The clusterer that belongs to a model's embeddings; `grid` as in `modes.Plan`."""
         if weights.network is EmbeddingNetwork.CAMPPLUS:
-            return cls(weights.network, Plda.campplus(weights.plda))
+            return cls(weights.network, Plda.campplus(weights.plda), grid)
         return cls(weights.network, Plda.community1(weights.plda))
 
     def __call__(
@@ -36,7 +37,8 @@ class Clusterer:
         if self.network is EmbeddingNetwork.CAMPPLUS:
             from .cluster import campplus
 
-            return campplus.cluster(classes, embeddings, duration, self.plda, bounds, framing)
+            cut = campplus.GRID_CUT if self.grid else campplus.AHC_CUT
+            return campplus.cluster(classes, embeddings, duration, self.plda, bounds, framing, cut)
         from .cluster import community1
 
         return community1.cluster(classes, embeddings, self.plda, bounds)

@@ -73,9 +73,13 @@ class CpuEngine:
 
 
 def open_engine(
-    name: str, weights: ModelWeights, threads: int | None = None, compiling: Compiling | None = None
+    name: str,
+    weights: ModelWeights,
+    grid: bool = False,
+    threads: int | None = None,
+    compiling: Compiling | None = None,
 ) -> Engine:
-    """The networks of a model on the device that `name` asks for.
+    """The networks of a model on the device that `name` asks for; `grid` as in `modes.Plan`.
 
     Raises
     ------
@@ -89,23 +93,24 @@ def open_engine(
     if choice.gpu is not None:
         from .engine_cuda import open_cuda
 
-        return open_cuda(choice.gpu, weights, count, choice.notes, compiling)
+        return open_cuda(choice.gpu, weights, grid, count, choice.notes, compiling)
     from .backend.cpu import CpuBackend
     from .model.segmentation import SegmentationNetwork
 
     backend = CpuBackend()
     segmenter = SegmentationNetwork(weights.segmentation, backend)
-    return CpuEngine(segmenter, cpu_embedder(weights), backend.device, count, choice.notes)
+    return CpuEngine(segmenter, cpu_embedder(weights, grid), backend.device, count, choice.notes)
 
 
-def cpu_embedder(weights: ModelWeights) -> Embedder:
-    """The embedding network of a model on the CPU."""
+def cpu_embedder(weights: ModelWeights, grid: bool = False) -> Embedder:
+    """The embedding network of a model on the CPU; `grid` as in `modes.Plan`."""
     from .backend.cpu import CpuBackend
 
     if weights.network is EmbeddingNetwork.CAMPPLUS:
         from .model.campplus import CampPlusEmbedder
+        from .model.campplus_grid import CampPlusGridEmbedder
 
-        return CampPlusEmbedder(weights.embedding, CpuBackend())
+        return (CampPlusGridEmbedder if grid else CampPlusEmbedder)(weights.embedding, CpuBackend())
     from .model.resnet34 import ResNet34Embedder
 
     return ResNet34Embedder(weights.embedding, CpuBackend())

@@ -14,7 +14,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +31,7 @@ from .errors import AudioError, OptionError
 from .framing import FRAMES_PER_WINDOW, LOCAL_SPEAKERS, SAMPLE_RATE, Framing
 from .model.registry import resolve
 from .model.weights import ModelWeights, load_model
+from .modes import Mode, plan
 from .spool import Source, seekable, stem
 from .stitch import LabelOrder
 from .stretches import Stretch, Stretcher
@@ -43,13 +43,6 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, float, float | None], None]
 """Called from the calling thread with the stage, the seconds of audio done and the total where known."""
-
-
-class Mode(Enum):
-    """How densely windows are laid: the value is the step in samples."""
-
-    EXACT = 16_000
-    FAST = 32_000
 
 
 @dataclass(frozen=True)
@@ -94,9 +87,10 @@ class Pipeline:
         self.model_name = model.name
         self.device = engine.device
         self.mode = mode
+        self.step_samples = plan(model.network, mode).step_samples
         self.threads = engine.workers
         self.notes = notes
-        self.setup = Setup(origin, str(engine.device), mode.name.lower(), threads)
+        self.setup = Setup(origin, str(engine.device), mode.value, threads)
         self._turns = threading.BoundedSemaphore(engine.recordings)
 
     @classmethod
@@ -111,7 +105,7 @@ class Pipeline:
         """Load a model onto a device.
 
         `model`: "auto" (community-1 when installed, else campplus), "campplus", "community-1" or a model folder.
-        `device`: "auto", "cpu", "cuda" or "cuda:N". `mode`: "exact" (1 s step) or "fast" (2 s step). `threads`: worker
+        `device`: "auto", "cpu", "cuda" or "cuda:N". `mode`: "exact" or "fast" (see `modes`). `threads`: worker
         threads on the CPU, by default one for each processor that this process may use. `compiling` hears how many of
         the GPU's kernels are compiled, and how many must be, where the cache lacks some.
 
@@ -124,7 +118,7 @@ class Pipeline:
         BackendError
             The device cannot be used.
         """
-        by_name = {item.name.lower(): item for item in Mode}
+        by_name = {item.value: item for item in Mode}
         if mode not in by_name:
             raise OptionError(f"mode is {mode!r}; allowed are {' and '.join(by_name)}")
         if threads is not None and threads < 1:
@@ -133,11 +127,14 @@ class Pipeline:
         choose_device(device)
         weights = load_model(model)
         count = threads or len(os.sched_getaffinity(0))
-        engine = open_engine(device, weights, count, compiling)
+        chosen = plan(weights.network, by_name[mode])
+        engine = open_engine(device, weights, chosen.grid, count, compiling)
         notes = engine.notes
         if str(model) == "auto":
             notes = (f"model {weights.name} (automatic)", *notes)
-        return cls(weights, engine, Clusterer.of(weights), by_name[mode], count, notes, str(resolve(model)))
+        return cls(
+            weights, engine, Clusterer.of(weights, chosen.grid), by_name[mode], count, notes, str(resolve(model))
+        )
 
     def diarize(
         self,
@@ -287,7 +284,7 @@ class Pipeline:
         analysed = time.perf_counter()
         if progress is not None:
             progress("cluster", analysis.duration, analysis.duration)
-        framing = Framing(self.mode.value, len(analysis.classes))
+        framing = Framing(self.step_samples, len(analysis.classes))
         parts = assemble(analysis, self._clusterer, framing, bounds, order, reader.offset, keep_windows)
         finished = time.perf_counter()
         return Diarization(
@@ -298,7 +295,7 @@ class Pipeline:
             duration=analysis.duration,
             model=self.model_name,
             device=str(self.device),
-            mode=self.mode.name.lower(),
+            mode=self.mode.value,
             timings={
                 "analysis": analysed - started,
                 "segmentation_threads": analysis.segmentation_seconds,
@@ -315,7 +312,7 @@ class Pipeline:
     def _analyse(
         self, reader: audio.AudioReader, progress: Progress | None, cancelled: Callable[[], bool] | None
     ) -> Analysis:
-        step = self.mode.value
+        step = self.step_samples
         stretcher = Stretcher(reader, step, self.engine.max_windows, self.engine.shares)
         results: list[StretchResult] = []
         done = 0
@@ -343,7 +340,7 @@ class Pipeline:
             for stretch in stretches:
                 if cancelled is not None and cancelled():
                     raise Cancelled
-                waiting.append(pool.submit(self.engine.analyse, stretch, self.mode.value))
+                waiting.append(pool.submit(self.engine.analyse, stretch, self.step_samples))
                 if len(waiting) > self.threads + 1:
                     yield waiting.popleft().result()
             while waiting:

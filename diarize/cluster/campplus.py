@@ -19,6 +19,7 @@ from .training import shortage, widened
 from .vbx import vbx
 
 AHC_CUT = 0.30
+GRID_CUT = 0.25
 FA = 1.0
 FB = 2.0
 
@@ -30,11 +31,12 @@ def cluster(
     plda: Plda,
     bounds: SpeakerBounds,
     framing: Framing,
+    cut: float = AHC_CUT,
 ) -> Clustering:
     """Cluster of every local speaker of every window.
 
     `classes` (C, F) uint8 powerset classes; `embeddings` (C, 3, D) float32, NaN rows where there is none;
-    `duration_seconds` of audio.
+    `duration_seconds` of audio; `cut` cosine distance, `GRID_CUT` for embeddings made of pieces on a grid.
 
     With fewer than two embeddings everyone is one speaker. A number other than the automatic one is reached by
     spherical k-means, from less clean embeddings if need be; a warning says where it is not.
@@ -50,7 +52,7 @@ def cluster(
     rows = train.take(embeddings)
     # Each second of speech counts once, however much the windows overlap.
     coverage = max(duration_seconds, WINDOW_SECONDS) / (WINDOW_SECONDS * framing.num_windows)
-    weights = _automatic_weights(rows, plda, FA * coverage)
+    weights = _automatic_weights(rows, plda, FA * coverage, cut)
     wanted = bounds.clamp(weights.shape[1])
     if wanted != weights.shape[1]:
         train = widened(alone, usable, wanted)
@@ -62,9 +64,9 @@ def cluster(
     return Clustering(labels, centroids, shortage(bounds, len(centroids), len(train)))
 
 
-def _automatic_weights(rows: np.ndarray, plda: Plda, fa: float) -> np.ndarray:
+def _automatic_weights(rows: np.ndarray, plda: Plda, fa: float, cut: float) -> np.ndarray:
     """Responsibilities (N, K) of the speakers that VBx keeps, largest speaker first."""
-    initial = average_clusters(rows, AHC_CUT)
+    initial = average_clusters(rows, cut)
     found = vbx(plda.features(rows), plda.phi, initial, fa, FB)
     return found.gamma[:, np.argsort(-found.pi[found.speakers], kind="stable")]
 

@@ -21,8 +21,6 @@ PIECE_STEP = 8_000
 PIECE_FRAMES = num_frames(PIECE_SAMPLES)
 MIN_SHARE = 0.5
 """Smallest part of a piece that a local speaker must fill for the piece to count."""
-AHC_CUT = 0.25
-"""Cosine distance at which the clustering of these embeddings is cut, instead of 0.30 for gathered frames."""
 
 _STEP_FRAMES = PIECE_STEP // FRAME_STEP
 _FIRST_FRAMES = np.arange(0, WINDOW_FRAMES - PIECE_FRAMES + 1, _STEP_FRAMES)

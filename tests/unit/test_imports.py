@@ -51,6 +51,7 @@ LEVELS = {
     "assembly": 6,
     "clustering": 6,
     "analysis": 6,
+    "modes": 6,
     "engine": 6,
     "engine_cuda": 6,
     "pipeline": 6,
