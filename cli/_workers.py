@@ -56,6 +56,24 @@ class Workers:
             raise OptionError("--scheduler brings its own workers; leave out --jobs and --devices")
         return cls(device, jobs, names, scheduler)
 
+    @property
+    def elsewhere(self) -> bool:
+        """Whether other processes do the work."""
+        return self.jobs > 1 or bool(self.devices) or self.scheduler is not None
+
+    @property
+    def first_device(self) -> str:
+        """The device for what is done in this process."""
+        return self.devices[0] if self.devices else self.device
+
+    def described(self) -> str:
+        """Who works, for people."""
+        if self.scheduler is not None:
+            return f"scheduler {self.scheduler}"
+        if self.devices:
+            return f"a worker each for {', '.join(self.devices)}"
+        return f"{self.jobs} workers, device {self.device}"
+
     def run(
         self,
         pipeline: Pipeline | None,
@@ -65,39 +83,55 @@ class Workers:
         verbosity: int,
         any_order: bool,
     ) -> Generator[Outcome, None, None]:
-        """Outcomes of `recordings`, in their order unless `any_order`; `pipeline` is not needed for a cluster."""
-        if len(recordings) == 1 and self.scheduler is None:
+        """Outcomes of `recordings`, in their order unless `any_order`; `pipeline` is None where others work.
+
+        Raises
+        ------
+        OptionError, ModelError, BackendError
+            What concerns every recording.
+        """
+        if not self.elsewhere and len(recordings) == 1:
             yield from self._one(pipeline, recordings[0], options, verbosity)
             return
-        from ..batch import longest_first, ordered, seconds_of
+        from ..batch import seconds_of
 
         lengths = [_part(seconds_of(path), options) for path in recordings]
         # Results that appear on the terminal would break a bar.
         bar = any_order or not sys.stdout.isatty()
-        with BatchProgress(lengths, verbosity, bar) as shown:
-            if self.scheduler is not None:
-                from .. import remote
-                from ..pipeline import Setup
+        with (
+            BatchProgress(lengths, verbosity, bar) as shown,
+            closing(self._outcomes(pipeline, request, recordings, options, any_order, shown)) as outcomes,
+        ):
+            for outcome in outcomes:
+                shown.finish(outcome)
+                yield outcome
 
-                setup = Setup(request.model, self.device, request.mode, request.threads)
-                order = longest_first(recordings)
-                outcomes = remote.run(self.scheduler, setup, recordings, options, order)
-                if not any_order:
-                    outcomes = ordered(outcomes)
-            else:
-                assert pipeline is not None
-                outcomes = pipeline.diarize_many(
-                    recordings,
-                    jobs=self.jobs,
-                    devices=self.devices,
-                    in_order=not any_order,
-                    progress=shown,
-                    **options,
-                )
-            with closing(outcomes):
-                for outcome in outcomes:
-                    shown.finish(outcome)
-                    yield outcome
+    def _outcomes(
+        self,
+        pipeline: Pipeline | None,
+        request: Request,
+        recordings: Sequence[str],
+        options: dict[str, Any],
+        any_order: bool,
+        shown: BatchProgress,
+    ) -> Generator[Outcome, None, None]:
+        from .. import batch
+        from ..model.registry import resolve
+        from ..pipeline import Setup
+
+        if not self.elsewhere:
+            assert pipeline is not None
+            return batch.run_here(pipeline, recordings, options, shown)
+        # Every worker shall take the model that this machine takes.
+        setup = Setup(str(resolve(request.model)), self.first_device, request.mode, request.threads)
+        if self.scheduler is None:
+            return batch.run_in_processes(
+                setup, recordings, options, self.jobs, self.devices, not any_order, report=shown
+            )
+        from .. import remote
+
+        outcomes = remote.run(self.scheduler, setup, recordings, options, batch.longest_first(recordings))
+        return outcomes if any_order else batch.ordered(outcomes)
 
     def _one(
         self, pipeline: Pipeline | None, recording: str, options: dict[str, Any], verbosity: int

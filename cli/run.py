@@ -131,6 +131,7 @@ def run(
         start_logging(verbosity)
         from ..audio import check_part
         from ..channels import parse_channel
+        from ..model.registry import resolve
         from ..postprocess import check_seconds, postprocess
         from ..types import SpeakerBounds
 
@@ -155,9 +156,10 @@ def run(
             recordings = _without_finished(recordings, formats, target, archive)
         if not recordings:
             return
+        request = Request(model, mode.value, threads)
         pipeline = None
-        if scheduler is None or known.clips:
-            pipeline = _load(model, device, mode.value, threads, verbosity)
+        if known.clips or not workers.elsewhere:
+            pipeline = _load(request, workers.first_device, verbosity)
         options = {
             "bounds": bounds,
             "channel": one_channel,
@@ -171,10 +173,14 @@ def run(
         simplify = partial(postprocess, min_speaker_time=min_speaker_time, merge_gap=merge_gap)
         seen = one_channel if isinstance(one_channel, int) else None
         job = _Job(simplify, seen, exclusive, embed_audio, formats, target, archive, file_id, show, verbosity)
-        setup = Request(model, mode.value, threads)
+        if workers.elsewhere:
+            # A GPU's memory is for its worker.
+            pipeline = None
+            if verbosity >= 0:
+                say(f"model {resolve(model)}, {workers.described()}, mode {mode.value}")
         failures = []
         # Closing ends worker processes at once, also when the user interrupts.
-        with closing(workers.run(pipeline, setup, recordings, options, verbosity, bool(target.files))) as outcomes:
+        with closing(workers.run(pipeline, request, recordings, options, verbosity, bool(target.files))) as outcomes:
             for outcome in outcomes:
                 failures += job.finish(outcome)
         target.close()
@@ -288,7 +294,10 @@ def _check_names(audio: list[str]) -> None:
         # RTTM has no white space within a name, so names that differ in nothing else become one.
         key = "_".join(stem_of(path).split())
         if key in seen:
-            raise OptionError(f"{seen[key]} and {path} have the same name in the result; rename one or run them apart")
+            raise OptionError(
+                f"{seen[key]} and {path} have the same name in the result; rename one, run them "
+                "apart, or give --output a template with {parent}"
+            )
         seen[key] = path
 
 
@@ -301,11 +310,11 @@ def _check_file_id(file_id: str | None, num_recordings: int) -> None:
         raise OptionError(f"--file-id is {file_id!r}; it must hold at least one visible character")
 
 
-def _load(model: str, device: str, mode: str, threads: int | None, verbosity: int) -> Pipeline:
+def _load(request: Request, device: str, verbosity: int) -> Pipeline:
     from ..pipeline import Pipeline
 
     with Compiling(verbosity) as compiling:
-        pipeline = Pipeline.from_pretrained(model, device, mode, threads, compiling)
+        pipeline = Pipeline.from_pretrained(request.model, device, request.mode, request.threads, compiling)
     if verbosity >= 0:
         say(f"model {pipeline.model_name}, device {pipeline.device}, mode {pipeline.mode.name.lower()}")
         if pipeline.notes:

@@ -70,20 +70,25 @@ def run(
     """
     queue = _Queue(deque(order))
     workers: list[_Worker] = []
+    # The others wait for the first one's pipeline, so that what it compiles is there for them.
+    unstarted = list(setups)
     try:
-        workers = [_start(setup, options) for setup in setups]
-        for worker in workers:
-            _feed(worker, queue, paths)
+        workers.append(_start(unstarted.pop(0), options))
+        _feed(workers[0], queue, paths)
         pending = len(paths)
         while pending:
             if cancelled is not None and cancelled():
                 raise Cancelled
             ready = wait([worker.link for worker in workers if worker.position is not None], _PATIENCE)
-            for index, worker in enumerate(workers):
+            for index, worker in enumerate(tuple(workers)):
                 if worker.link not in ready:
                     continue
                 outcome, alive = _hear(worker, paths, report)
-                if not alive:
+                if alive:
+                    while unstarted:
+                        workers.append(_start(unstarted.pop(0), options))
+                        _feed(workers[-1], queue, paths)
+                else:
                     outcome = _mourn(worker, queue, paths)
                     workers[index] = worker = _start(worker.setup, options)
                 if outcome is not None:
@@ -112,7 +117,7 @@ def _start(setup: Setup, options: dict[str, Any]) -> _Worker:
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            env={**os.environ, **environment},
+            env={**environment, **os.environ},
             # An interrupt from the keyboard is for the owner, who then ends its workers.
             start_new_session=True,
         )
@@ -148,7 +153,7 @@ def _hear(worker: _Worker, paths: Sequence[Recording], report: Report | None) ->
     if kind == "outcome":
         worker.position = None
         return content, True
-    if report is not None and worker.position is not None:
+    if kind == "progress" and report is not None and worker.position is not None:
         report(paths[worker.position], *content)
     return None, True
 
@@ -187,6 +192,7 @@ def serve(link: Connection) -> None:
         except DiarizeError as error:
             link.send(("fatal", error))
             return
+        link.send(("ready", None))
         while True:
             position, path = link.recv()
 

@@ -90,6 +90,7 @@ def test_recordings_of_one_name_are_refused_before_the_work(
     done = cli("run", cut, twin, "-o", tmp_path / "results")
     assert done.code == 2
     assert done.err == [
-        f"diarize: error: {cut} and {twin} have the same name in the result; rename one or run them apart"
+        f"diarize: error: {cut} and {twin} have the same name in the result; rename one, run them apart, or give "
+        "--output a template with {parent}"
     ]
     assert os.listdir(tmp_path) == []
