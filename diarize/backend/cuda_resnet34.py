@@ -56,10 +56,6 @@ class TrunkChoice:
 LINEAR = (Request("linear:make_linear_partial", {"part": PART}), Request("linear:make_linear_total", {}))
 
 
-def _resident(channels: int, **parameters: Any) -> Request:
-    return Request("conv_resident:make_conv_resident", {"channels": channels, **parameters})
-
-
 def _roll(channels: int, **parameters: Any) -> Request:
     return Request("conv_roll:make_conv_roll", {"channels": channels, **parameters})
 
@@ -122,7 +118,7 @@ def hopper_choice() -> TrunkChoice:
         },
         down={
             32: _down(32, groups=4, tile_n=64, stages=0, buffers=8),
-            64: _down(64, groups=3, tile_n=128, stages=4, buffers=4),
+            64: _down(64, groups=2, tile_n=128, stages=6, buffers=4),
             128: _down(128, groups=2, tile_n=128, stages=6, buffers=4),
         },
         block={32: Request("block32:make_block32", {"groups": 3})},
