@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pty
 import re
 import shutil
 import subprocess
@@ -134,3 +136,46 @@ def test_lines_now_and_then_where_there_is_no_terminal(
         assert len(lines) == expected + (verbosity >= 0)
         if lines:
             assert lines[0] == "diarize: 0 of 2 recordings, 150 of 1200 s, 10.0x real time, 1:45 left"
+
+
+def test_a_terminal_shows_recordings_seconds_speed_and_time_left(folder: Path, tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        command("run", folder / "a.wav", folder / "b.wav", "-o", tmp_path / "out"),
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
+    )
+    os.close(theirs)
+    shown = b""
+    # Linux reports the end of a terminal as an error.
+    with contextlib.suppress(OSError):
+        while piece := os.read(ours, 4096):
+            shown += piece
+    os.close(ours)
+    assert process.wait() == 0
+    text = shown.decode()
+    assert re.search(r"1 of 2 recordings, 3 of 8 s, \d+\.\dx real time, \d:\d\d left", text)
+    assert "━" in text
+    assert re.search(r"b\.wav: 1 speaker, 1 turn; 5\.0 s of audio", text)
+
+
+def test_workers_end_with_whoever_started_them(folder: Path, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        command("run", folder / "a.wav", folder / "b.wav", "-q", "-j", "2", "-o", tmp_path / "out")
+    )
+    try:
+        workers: set[str] = set()
+        while not workers and process.poll() is None:
+            listed = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+            workers = {pid for pid in listed.split() if b"diarize.workers" in Path(f"/proc/{pid}/cmdline").read_bytes()}
+            time.sleep(0.005)
+        assert workers
+    finally:
+        process.kill()
+        process.wait()
+    for _ in range(400):
+        if not any(Path(f"/proc/{pid}").exists() for pid in workers):
+            break
+        time.sleep(0.05)
+    else:
+        pytest.fail("a worker has outlived its owner")
