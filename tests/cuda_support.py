@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,20 +16,27 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 
+slow = pytest.mark.slow
+
 needs_numba_cuda = pytest.mark.skipif(
     importlib.util.find_spec("numba_cuda") is None, reason="numba-cuda is not installed: pip install diarize-cuda[cuda]"
 )
 
 
+def simulate(script: str, speed: str = "quick") -> dict[str, dict[str, float]]:
+    """Results of the quick or slow cases of tests/kernels/`script`, run once in the CUDA simulator."""
+    return _simulate(script, speed)
+
+
 @cache
-def simulate(script: str) -> dict[str, dict[str, float]]:
-    """Results of every case of tests/kernels/`script`, run in the CUDA simulator.
+def _simulate(script: str, speed: str) -> dict[str, dict[str, float]]:
+    """As `simulate`.
 
     The simulator is chosen by an environment variable before numba is imported, hence the process of its own.
     """
     environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "OPENBLAS_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join([str(HERE.parent), str(HERE)])
-    command = [sys.executable, str(HERE / "kernels" / script)]
+    command = [sys.executable, str(HERE / "kernels" / script), speed]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     result: dict[str, dict[str, float]] = json.loads(done.stdout)
@@ -51,3 +59,8 @@ def assembled(request: Any, capability: tuple[int, int]) -> Any:
     items = tuple(sorted(request.parameters.items()))
     kernel, ptx = _ptx(repr((request.factory, items)), request.factory, items)
     return assemble(kernel.name, ptx, architecture(kernel, capability))
+
+
+def quick_first(quick: Sequence[str], others: Sequence[str]) -> list[Any]:
+    """Parameters of a test, `others` marked slow."""
+    return [*quick, *[pytest.param(name, marks=slow) for name in others if name not in quick]]

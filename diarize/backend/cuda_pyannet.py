@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import BackendError
 from ..framing import FRAMES_PER_WINDOW, WINDOW_SAMPLES
 from .cuda_compile import KernelCache, Request
-from .cuda_driver import DeviceArray, Gpu, Launch, LoadedKernel, MemoryPool, Stream
+from .cuda_driver import DeviceArray, Gpu, Launch, LoadedKernel, MemoryPool, Stream, check
 
 if TYPE_CHECKING:
     from ..layers import Layer
@@ -58,12 +58,14 @@ PRECISIONS: Mapping[str, LstmPrecision] = {
 class PyanNetChoice:
     """The precision of the LSTM stack, and the windows a block of the recurrence, the smallest first.
 
-    `hopper` takes the input product on warpgroup tensor cores, for compute capability 9.0.
+    `hopper` takes the input product on warpgroup tensor cores, for compute capability 9.0. `low_shared` keeps the low
+    parts of the recurrent weights in shared memory, which takes 201 KB a block; without it, 73 KB.
     """
 
     precision: str = "split"
     block_windows: tuple[int, ...] = (8, 16)
     hopper: bool = False
+    low_shared: bool = True
 
     @property
     def parts(self) -> LstmPrecision:
@@ -90,7 +92,8 @@ class PyanNetChoice:
         """Kernel of the recurrence for `windows` windows a block."""
         parts = self.parts
         exact = {"exact_weights": parts.recurrent_weights, "exact_state": parts.state, "write_low": parts.inputs}
-        return Request("lstm:make_lstm_recurrence", {"windows": windows, **exact})
+        where = {"low_shared": self.low_shared}
+        return Request("lstm:make_lstm_recurrence", {"windows": windows, **exact, **where})
 
     def dense(self) -> Request:
         """Kernel of the dense layers."""
@@ -100,6 +103,23 @@ class PyanNetChoice:
         """Every kernel that the network needs."""
         lstm = [self.input_product(0), self.input_product(1), *map(self.recurrence, self.block_windows)]
         return [*FRONT.values(), *lstm, self.dense()]
+
+
+def best_choice(gpu: Gpu, precision: str = "split") -> PyanNetChoice:
+    """The choice for a GPU, by its compute capability and the shared memory that it gives a block."""
+    if gpu.capability == (9, 0):
+        return hopper_choice(precision)
+    optin = gpu.driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+    limit = int(check(gpu.driver.cuDeviceGetAttribute(optin, gpu.handle)))
+    resident = PyanNetChoice(precision)
+    if all(request.make().shared_bytes <= limit for request in resident.requests()):
+        return resident
+    return portable_choice(precision)
+
+
+def portable_choice(precision: str = "split") -> PyanNetChoice:
+    """The choice for every GPU from compute capability 8.0 on: no block takes more than 99 KB of shared memory."""
+    return PyanNetChoice(precision, (8,), low_shared=False)
 
 
 def hopper_choice(precision: str = "split") -> PyanNetChoice:

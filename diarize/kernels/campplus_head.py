@@ -250,4 +250,4 @@ def make_cam_conv(stride: int, size: int, residual: bool, relu: bool) -> Kernel:
                         stg128(y, to, r4[0], r4[1], r4[2], r4[3])
         raise_flag(top, flag)
 
-    return Kernel(name, conv, "hhfhhwwiii", 128, ROWS * COLUMNS * PITCH * 2, 3, (8, 0))
+    return Kernel(name, conv, "hhfhhwwiii", 128, ROWS * COLUMNS * PITCH * 2, 2, (8, 0))

@@ -136,12 +136,19 @@ def make_lstm_input(
 
 
 def make_lstm_recurrence(
-    windows: int, exact_weights: bool, exact_state: bool, write_low: bool, float_gates: bool = True
+    windows: int,
+    exact_weights: bool,
+    exact_state: bool,
+    write_low: bool,
+    float_gates: bool = True,
+    low_shared: bool = True,
 ) -> Kernel:
     """All time steps of both directions: a block of 256 threads owns `windows` (8, 16 or 32) windows of one direction.
 
     Arguments: gates, recurrent weights (high parts, low parts), hidden states out (time * padded windows,
     256, or 512 with `write_low`), steps, padded windows (a multiple of `windows`). Grid (padded windows / windows, 2).
+    The low parts of the weights, 128 KB, lie in shared memory; without `low_shared`, for GPUs that have less, they are
+    read from the second-level cache at every step.
     """
     BLOCKS = windows // 8
     NB = windows
@@ -152,14 +159,15 @@ def make_lstm_recurrence(
     BUFFER = windows * STATE_PITCH
     LOW = 2 * BUFFER
     GATES = BUFFER * (4 if exact_state else 2)
-    weights_size = 65536 if exact_weights else 0
-    stages = next(s for s in (4, 2) if 2 * (GATES + s * STAGE + weights_size) <= 227 * 1024)
+    weights_size = 65536 if exact_weights and low_shared else 0
+    limit = (227 if low_shared else 99) * 1024
+    stages = next(s for s in (4, 2) if 2 * (GATES + s * STAGE + weights_size) <= limit)
     AHEAD = stages - 1
     RING = stages * STAGE
     WEIGHTS = GATES + RING
-    EXACT = int(exact_weights)
+    RESIDENT = int(weights_size > 0)
     load_gates = make_load_gates(BLOCKS, float_gates)
-    product = make_recurrent_product(BLOCKS, exact_weights, exact_state, LOW)
+    product = make_recurrent_product(BLOCKS, exact_weights, exact_state, LOW, low_shared)
     cells = make_cells(BLOCKS, OUT, exact_state, write_low, LOW)
     SUMS = 16 * BLOCKS
     CELLS = 4 * BLOCKS
@@ -174,7 +182,7 @@ def make_lstm_recurrence(
     name = (
         f"lstm_recurrence_n{windows}_w{1 + exact_weights}_h{1 + exact_state}_o{1 + write_low}"
         f"_{'f32' if float_gates else 'f16'}_s{stages}"
-    )
+    ) + ("" if low_shared else "_cache")
 
     @unroll(name=name)
     def recurrence(gates, high, low, out, steps, padded):
@@ -192,7 +200,7 @@ def make_lstm_recurrence(
         kept = cuda.local.array(CELLS, float32)
         first = int64((d * 8 + w) * 8192 + lane * 8)
         load_recurrent(held, high, first)
-        if EXACT:
+        if RESIDENT:
             for f in range(32):
                 cp_async16(sm, WEIGHTS + w * 8192 + lane * 8 + int32(f) * 256, low, first + f * 256, 16)
         fill(kept)
@@ -217,7 +225,7 @@ def make_lstm_recurrence(
             cp_async_commit()
         reads = int32((lane & 7) * PITCH + ((lane >> 3) << 3))
         writes = int32((lane & 3) * (2 * PITCH) + w * 16 + ((lane >> 2) << 1))
-        lows = int32(WEIGHTS + w * 8192 + lane * 8)
+        lows = int64(WEIGHTS + w * 8192 + lane * 8)
         target = (int64(t0) * padded + bx * NB + (lane & 3) * 2) * OUT + d * 128 + w * 16 + ((lane >> 2) << 1)
         target_move = int64(direction * padded) * OUT
         buffer = int32(0)
@@ -234,7 +242,10 @@ def make_lstm_recurrence(
             wait()
             load_gates(acc, sm, staged + now)
             cuda.syncthreads()
-            product(acc, held, sm, reads + buffer, lows)
+            if RESIDENT:
+                product(acc, held, sm, reads + buffer, sm, lows)
+            else:
+                product(acc, held, sm, reads + buffer, low, first)
             buffer = int32(BUFFER - buffer)
             cells(acc, kept, sm, writes + buffer, out, target)
             target += target_move

@@ -113,18 +113,19 @@ def make_load_gates(blocks, float_gates):
     return load
 
 
-def make_recurrent_product(blocks, exact_weights, exact_state, low_offset):
-    """product(acc, held, sm, state, low): acc += W h for `blocks` blocks of eight windows.
+def make_recurrent_product(blocks, exact_weights, exact_state, low_offset, low_shared=True):
+    """product(acc, held, sm, state, weights, low): acc += W h for `blocks` blocks of eight windows.
 
-    `state` is this lane's ldmatrix element in sm, `low` that of its low weight parts; low parts of the state are
-    `low_offset` behind the high ones. `exact_weights` and `exact_state` add the products with those parts.
+    `state` is this lane's ldmatrix element in sm, weights[low] its first low weight parts, in shared memory if
+    `low_shared`; low parts of the state are `low_offset` behind the high ones. `exact_weights` and `exact_state` add
+    the products with those parts.
     """
 
     @intrinsic
-    def product(typingctx, acc, held, sm, state, low):
+    def product(typingctx, acc, held, sm, state, weights, low):
         def codegen(context, builder, sig, args):
             local = LocalArray(context, builder, sig.args[0], args[0])
-            weights = LocalArray(context, builder, sig.args[1], args[1])
+            fragments = LocalArray(context, builder, sig.args[1], args[1])
 
             def matrix(offset):
                 index = builder.add(args[3], INT[32](offset))
@@ -132,9 +133,13 @@ def make_recurrent_product(blocks, exact_weights, exact_state, low_offset):
                 return emit(builder, _LDMATRIX, "rrrr", "r", [at], True, True)
 
             def low_weight(fragment):
-                index = builder.add(args[4], INT[32](fragment * 256))
-                at = shared_address(context, builder, sig.args[2], args[2], index)
-                return emit(builder, "ld.shared.v4.b32 " + _LOAD4, "rrrr", "r", [at], True, True)
+                index = builder.add(args[5], INT[64](fragment * 256))
+                if low_shared:
+                    index = builder.trunc(index, INT[32])
+                    at = shared_address(context, builder, sig.args[4], args[4], index)
+                    return emit(builder, "ld.shared.v4.b32 " + _LOAD4, "rrrr", "r", [at], True, True)
+                at = global_address(context, builder, sig.args[4], args[4], index)
+                return emit(builder, "ld.global.nc.v4.b32 " + _LOAD4, "rrrr", "l", [at], True, True)
 
             sums = {
                 (m, n): [local.load((m * blocks + n) * 4 + i) for i in range(4)]
@@ -151,7 +156,7 @@ def make_recurrent_product(blocks, exact_weights, exact_state, low_offset):
                     rest = [matrix(low_offset + n * 8 * STATE_PITCH + pair * 32) for n in range(blocks)]
                 for half in range(2):
                     k, part = 2 * pair + half, slice(2 * half, 2 * half + 2)
-                    a = [[weights.load((m * 8 + k) * 4 + i) for i in range(4)] for m in range(4)]
+                    a = [[fragments.load((m * 8 + k) * 4 + i) for i in range(4)] for m in range(4)]
                     for m in range(4):
                         for n in range(blocks):
                             multiply(m, n, a[m], high[n][part])
@@ -169,7 +174,7 @@ def make_recurrent_product(blocks, exact_weights, exact_state, low_offset):
                     local.store(value, (m * blocks + n) * 4 + i)
             return context.get_dummy_value()
 
-        return types.void(acc, held, sm, types.int32, types.int32), codegen
+        return types.void(acc, held, sm, types.int32, weights, types.int64), codegen
 
     return product
 

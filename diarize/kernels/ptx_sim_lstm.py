@@ -44,7 +44,7 @@ def make_load_gates(blocks, float_gates):
     return load
 
 
-def make_recurrent_product(blocks, exact_weights, exact_state, low_offset):
+def make_recurrent_product(blocks, exact_weights, exact_state, low_offset, low_shared=True):
     def work(arguments):
         sm = arguments[0][2]
 
@@ -56,9 +56,9 @@ def make_recurrent_product(blocks, exact_weights, exact_state, low_offset):
         for n in range(blocks):
             for pair in range(4):
                 where = n * 8 * STATE_PITCH + pair * 32
-                operands = [_all_ldmatrix([(sm, state + where) for *_, state, _ in arguments])]
+                operands = [_all_ldmatrix([(sm, state + where) for *_, state, _, _ in arguments])]
                 if exact_state:
-                    operands.append(_all_ldmatrix([(sm, state + low_offset + where) for *_, state, _ in arguments]))
+                    operands.append(_all_ldmatrix([(sm, state + low_offset + where) for *_, state, _, _ in arguments]))
                 for half in range(2):
                     part = slice(2 * half, 2 * half + 2)
                     for m in range(4):
@@ -68,12 +68,12 @@ def make_recurrent_product(blocks, exact_weights, exact_state, low_offset):
                         for operand in operands:
                             multiply(place, high, [b[part] for b in operand])
                         if exact_weights:
-                            words = [byte_range(sm, a[4] + fragment * 256).view(np.int32) for a in arguments]
+                            words = [byte_range(a[4], a[5] + fragment * 256).view(np.int32) for a in arguments]
                             multiply(place, [[int(v) for v in w] for w in words], [b[part] for b in operands[0]])
         return [None] * 32
 
-    def product(acc, held, sm, state, low):
-        collective(work, ndarray(acc), ndarray(held), sm, int(state), int(low))
+    def product(acc, held, sm, state, weights, low):
+        collective(work, ndarray(acc), ndarray(held), sm, int(state), weights, int(low))
 
     return product
 

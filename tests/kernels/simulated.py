@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +27,7 @@ def unwritten(*shape: int, dtype: Any = np.float32) -> np.ndarray:
     return np.full(int(np.prod(shape)), np.nan, dtype)
 
 
-def main(cases: dict[str, Callable[[], dict[str, float]]]) -> None:
-    """Print every case's results as JSON."""
+def main(quick: dict[str, Callable[[], dict[str, float]]], slow: dict[str, Callable[[], dict[str, float]]]) -> None:
+    """Print the results of the quick cases, or with the argument "slow" of the slow ones, as JSON."""
+    cases = slow if sys.argv[1:] == ["slow"] else quick
     print(json.dumps({name: {k: float(v) for k, v in case().items()} for name, case in cases.items()}))

@@ -137,14 +137,16 @@ def context() -> dict[str, float]:
 if __name__ == "__main__":
     main(
         {
-            "stem": stem,
-            "strided": lambda: convolution(2, 3, False, True),
             "shortcut": lambda: convolution(2, 1, False, False),
-            "outer": lambda: convolution(1, 3, True, True),
             "norm": lambda: product("norm"),
-            "transit": lambda: product("transit"),
-            "head": lambda: product("head"),
             "taps": lambda: product("taps"),
             "context": context,
-        }
+        },
+        {
+            "stem": stem,
+            "strided": lambda: convolution(2, 3, False, True),
+            "outer": lambda: convolution(1, 3, True, True),
+            "transit": lambda: product("transit"),
+            "head": lambda: product("head"),
+        },
     )

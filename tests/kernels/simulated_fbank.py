@@ -54,5 +54,6 @@ if __name__ == "__main__":
             "povey": lambda: energies("povey", 400 + 160 * 2 + 159),
             "one frame": lambda: energies("hamming", 400),
             "silence": lambda: energies("hamming", 560, silent=True),
-        }
+        },
+        {},
     )

@@ -64,7 +64,9 @@ def arrange(gates: np.ndarray, warps: int) -> np.ndarray:
     return out
 
 
-def recurrence(windows: int, block: int, steps: int, weights: bool, state: bool, low: bool) -> dict[str, float]:
+def recurrence(
+    windows: int, block: int, steps: int, weights: bool, state: bool, low: bool, shared: bool = True
+) -> dict[str, float]:
     """All steps of both directions, the last block not full; what lies behind the last window stays unwritten."""
     padded = -(-windows // block) * block
     x = rng.standard_normal((steps, padded, 2, 512))
@@ -75,7 +77,7 @@ def recurrence(windows: int, block: int, steps: int, weights: bool, state: bool,
     high, rest = pack_recurrent(recurrent)
     pitch = 512 if low else 256
     out = np.full(steps * padded * pitch, np.nan, np.float16)
-    kernel = lstm.make_lstm_recurrence(block, weights, state, low)
+    kernel = lstm.make_lstm_recurrence(block, weights, state, low, low_shared=shared)
     launch(kernel, (padded // block, 2), gates, high, rest, out, steps, padded)
 
     def sigmoid(v: np.ndarray) -> np.ndarray:
@@ -127,11 +129,14 @@ def classes(low: bool, windows: int, steps: int) -> dict[str, float]:
 if __name__ == "__main__":
     main(
         {
-            "input exact": lambda: input_product(1, 60, True, True),
             "input hopper": input_product_hopper,
             "recurrence exact": lambda: recurrence(5, 8, 2, True, True, True),
+            "dense": lambda: classes(False, 1, 2),
+        },
+        {
+            "input exact": lambda: input_product(1, 60, True, True),
+            "recurrence cache": lambda: recurrence(1, 8, 2, True, True, True, False),
             "recurrence weights": lambda: recurrence(11, 16, 2, True, False, False),
             "dense exact": lambda: classes(True, 3, 8),
-            "dense": lambda: classes(False, 1, 2),
-        }
+        },
     )

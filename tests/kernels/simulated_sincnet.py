@@ -112,12 +112,6 @@ def convolution(channels: int, c_in: int, rows: int, windows: int) -> dict[str, 
 
 if __name__ == "__main__":
     main(
-        {
-            "wave": wave,
-            "silence": silence,
-            "sinc": sinc,
-            "pool": pool,
-            "conv1": lambda: convolution(80, 80, 5, 1),
-            "conv2": lambda: convolution(64, 60, 65, 1),
-        }
+        {"wave": wave, "silence": silence, "sinc": sinc, "pool": pool, "conv1": lambda: convolution(80, 80, 5, 1)},
+        {"conv2": lambda: convolution(64, 60, 65, 1)},
     )

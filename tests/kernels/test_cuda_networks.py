@@ -41,15 +41,16 @@ def speech(seconds: float, seed: int = 0) -> np.ndarray:
     return (0.05 * voice * loud + 0.001 * rng.standard_normal(t.size)).astype(np.float32)
 
 
+@pytest.mark.parametrize("portable", [False, True])
 @pytest.mark.parametrize(("windows", "step"), [(1, 16000), (7, 16000), (9, 8000), (17, 32000)])
-def test_classes_equal_the_cpu(device: tuple[Any, Any, Any], windows: int, step: int) -> None:
-    from diarize.backend.cuda_pyannet import PyanNetChoice, PyanNetKernels, hopper_choice
+def test_classes_equal_the_cpu(device: tuple[Any, Any, Any], windows: int, step: int, portable: bool) -> None:
+    from diarize.backend.cuda_pyannet import PyanNetKernels, best_choice, portable_choice
 
     gpu, memory, stream = device
     samples = speech(((windows - 1) * step + WINDOW_SAMPLES) / 16000)
     weights = load_segmentation()
     expected = SegmentationNetwork(weights, CpuBackend()).classes(samples, windows, step)
-    choice = hopper_choice() if gpu.capability == (9, 0) else PyanNetChoice("ihsplit")
+    choice = portable_choice() if portable else best_choice(gpu)
     plan = PyanNetKernels(gpu, memory, segmentation_layers(weights), choice).plan(windows, step)
     memory.gpu.driver.cuMemcpyHtoD(plan.samples.address, samples.ctypes.data, samples.nbytes)
     plan.run(stream)

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from trunk import Bench, put, rel
 
 from diarize.backend.cuda_compile import build_all
-from diarize.backend.cuda_pyannet import PyanNetChoice, PyanNetKernels, hopper_choice
+from diarize.backend.cuda_pyannet import PyanNetKernels, hopper_choice, portable_choice
 from diarize.framing import FRAMES_PER_WINDOW, WINDOW_SAMPLES
 from diarize.model.segmentation import segmentation_layers
 from diarize.model.weights import load_segmentation
@@ -216,7 +216,7 @@ def main() -> None:
     bench = Bench()
     batches = [int(v) for v in options.batches.split(",")]
     choices = [hopper_choice(name) for name in options.precisions.split(",")]
-    choices += [PyanNetChoice(name) for name in options.portable.split(",") if name]
+    choices += [portable_choice(name) for name in options.portable.split(",") if name]
     requests = {repr((r.factory, sorted(r.parameters.items()))): r for c in choices for r in c.requests()}
     build_all(requests.values(), bench.gpu.capability)
     print(f"built {len(requests)} kernels in {time.time() - start:.1f} s", flush=True)
