@@ -140,7 +140,7 @@ def pull(
     offline: _options.Offline = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Fetch a model and convert it, once; a download that was cut goes on where it stopped.
+    """Fetch a model and convert it, once; where the connection breaks, the download goes on from there.
 
     It is kept in DIARIZE_CACHE, else XDG_CACHE_HOME/diarize, else ~/.cache/diarize. HF_ENDPOINT names a mirror of the
     hub, such as https://hub.example.org.

@@ -16,7 +16,7 @@ class Hub:
 
     `files` maps (repository, revision, name) to bytes, `gated` maps a repository to the only token it accepts.
     `cut` names a file whose connection breaks half-way through. `requests` has one line for each request and
-    `tokens` the tokens that came with requests, by repository.
+    `tokens` the tokens that came with requests, by repository. `starts` has the first byte asked for of each file.
     """
 
     files: dict[tuple[str, str, str], bytes] = field(default_factory=dict)
@@ -24,6 +24,7 @@ class Hub:
     cut: str = ""
     requests: list[str] = field(default_factory=list)
     tokens: dict[str, set[str]] = field(default_factory=dict)
+    starts: dict[str, list[int]] = field(default_factory=dict)
     endpoint: str = ""
 
 
@@ -67,6 +68,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if not with_body:
             return
+        hub.starts.setdefault(name, []).append(start)
         if name == hub.cut:
             # No bytes at all after the first half, so that resuming makes no progress either.
             self.wfile.write(data[start : max(start, len(data) // 2)])
