@@ -292,7 +292,7 @@ class PyanNetPlan:
         step_positions = step_samples // 10
         positions = (windows - 1) * step_positions + SINC_POSITIONS
         filtered = self._empty((positions, 80), np.float32)
-        values = (self.samples, kernels.sinc_weight, filtered, positions, self.samples.shape[0])
+        values: tuple[Any, ...] = (self.samples, kernels.sinc_weight, filtered, positions, self.samples.shape[0])
         self._bind("sinc", front["sinc"], (-(-positions // 64), 1, 1), *values)
         parts = -(-WINDOW_SAMPLES // _WAVE_PART)
         moments = self._empty((windows, parts, 2, 1), np.float32)
