@@ -84,8 +84,8 @@ VoiceThreshold = Annotated[
         metavar="COSINE",
         min=-1,
         max=1,
-        help="How similar a speaker must be to a known voice to get its name, from -1 to 1. [default: 0.7 for campplus, "
-        "0.5 for community-1]",
+        help="How similar a speaker must be to a known voice to get its name, from -1 to 1. [default: 0.7 for "
+        "campplus, 0.5 for community-1]",
         show_default=False,
     ),
 ]
