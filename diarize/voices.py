@@ -18,8 +18,8 @@ from .voiceprints import unit_rows
 
 _AUTOMATIC_NAME = re.compile(r"(CH\d+_)?SPEAKER_\d+")
 
-# Cosine from which a speaker counts as a known voice, by embedding network. For campplus, measured on nine recordings
-# with two to five voices, each learnt from 8 s of the recording itself: speakers reached 0.89 or more with their own
+# Cosine from which a speaker counts as a known voice, by embedding network. For campplus, measured on eight recordings
+# with one to five voices, each learnt from 8 s of the recording itself: speakers reached 0.89 or more with their own
 # voice and at most 0.69 with another, also when theirs was left out; 0.75 where two people had become one speaker.
 # Across microphones, expect less of both. The value for resnet34 is a usual one, not measured here.
 THRESHOLDS = {"campplus": 0.7, "resnet34": 0.5}

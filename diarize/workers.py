@@ -26,6 +26,8 @@ from .pipeline import Cancelled, Setup
 _TRIES = 2
 # Seconds between looks at `cancelled`.
 _PATIENCE = 0.1
+# Seconds that an idle worker has to end by itself.
+_GRACE_S = 5.0
 
 _MAIN = (
     "import sys, pickle; from multiprocessing.connection import Connection; link = Connection(int(sys.argv[1])); "
@@ -68,6 +70,8 @@ def run(
     Cancelled
         `cancelled` returned true.
     """
+    if not paths:
+        return
     queue = _Queue(deque(order))
     workers: list[_Worker] = []
     # The others wait for the first one's pipeline, so that what it compiles is there for them.
@@ -101,6 +105,8 @@ def run(
                         if idle.position is None:
                             _feed(idle, queue, paths)
     finally:
+        for worker in workers:
+            worker.link.close()
         for worker in workers:
             _end(worker)
 
@@ -176,10 +182,12 @@ def _mourn(worker: _Worker, queue: _Queue, paths: Sequence[Recording]) -> Outcom
 
 
 def _end(worker: _Worker) -> None:
-    """End a worker at once; it holds nothing that is worth keeping."""
+    """End a worker: one at work at once, an idle one by itself, which lets it give a GPU back in order."""
     worker.link.close()
-    with suppress(ProcessLookupError):
-        worker.process.kill()
+    if worker.position is None:
+        with suppress(subprocess.TimeoutExpired):
+            worker.process.wait(_GRACE_S)
+    worker.process.kill()
     worker.process.wait()
 
 
