@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import numpy as np
 
@@ -57,6 +57,22 @@ class Setup:
     def open(self) -> Pipeline:
         """The pipeline."""
         return Pipeline.from_pretrained(self.model, self.device, self.mode, self.threads)
+
+
+class Options(TypedDict, total=False):
+    """What `Pipeline.diarize` and `Pipeline.diarize_many` may be told about recordings; see `diarize`."""
+
+    bounds: SpeakerBounds | None
+    num_speakers: int | None
+    min_speakers: int | None
+    max_speakers: int | None
+    channel: Channel
+    start: float
+    end: float | None
+    label_order: LabelOrder | str
+    voices: Sequence[Voice]
+    voice_threshold: float | None
+    keep_windows: bool
 
 
 class Cancelled(Exception):
@@ -237,7 +253,7 @@ class Pipeline:
         in_order: bool = True,
         progress: Callable[[Recording, str, float, float | None], None] | None = None,
         cancelled: Callable[[], bool] | None = None,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> Generator[Outcome, None, None]:
         """The outcome of each recording: its result, or the error as a value; the others go on.
 
@@ -253,8 +269,8 @@ class Pipeline:
 
         paths = list(sources)
         if jobs == 1 and not devices:
-            return run_here(self, paths, options, progress, cancelled)
-        return run_in_processes(self.setup, paths, options, jobs, devices, in_order, progress, cancelled)
+            return run_here(self, paths, dict(options), progress, cancelled)
+        return run_in_processes(self.setup, paths, dict(options), jobs, devices, in_order, progress, cancelled)
 
     @contextmanager
     def _turn(self, cancelled: Callable[[], bool] | None) -> Iterator[None]:

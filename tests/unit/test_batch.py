@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import threading
@@ -16,7 +17,7 @@ import soundfile
 import diarize
 from diarize import AudioError, Cancelled, ModelError, OptionError, Pipeline, resources
 from diarize.batch import Outcome, longest_first, ordered, run_in_processes, seconds_of, share_out
-from diarize.pipeline import Setup
+from diarize.pipeline import Options, Setup
 
 RATE = 16_000
 
@@ -259,6 +260,12 @@ def test_a_known_voice_is_named(pipeline: Pipeline, speech: np.ndarray) -> None:
     )
     with pytest.raises(AudioError, match="Nobody: holds no speech"):
         pipeline.enrol("Nobody", np.zeros(RATE), sample_rate=RATE)
+
+
+def test_options_of_many_are_those_of_one() -> None:
+    parameters = set(inspect.signature(Pipeline.diarize).parameters)
+    about_the_call = {"self", "source", "sample_rate", "progress", "cancelled"}
+    assert set(Options.__annotations__) == parameters - about_the_call
 
 
 def test_numbers_of_speakers_are_given_once(pipeline: Pipeline, speech: np.ndarray) -> None:
