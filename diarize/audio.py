@@ -222,7 +222,8 @@ class AudioReader:
 
     def _check(self, mono: np.ndarray, done: int) -> None:
         """Raises `AudioError` where a sample is not a finite number of sensible size."""
-        peak = float(np.max(np.abs(mono))) if len(mono) else 0.0
+        # Both are NaN where any sample is.
+        peak = max(float(mono.max()), -float(mono.min())) if len(mono) else 0.0
         # Also false for NaN.
         if not peak <= _LARGEST_SAMPLE:
             first = int(np.argmin(np.abs(mono) <= _LARGEST_SAMPLE))

@@ -6,6 +6,7 @@ same bytes for a window whatever stretch it lies in. This module knows nothing o
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -39,7 +40,7 @@ class Stretcher:
         self._step = step_samples
         self._max = max_windows
         self._workers = workers
-        self._pending: list[np.ndarray] = []
+        self._pending: deque[np.ndarray] = deque()
         self._pending_samples = 0
         self._first = 0
         self.num_samples = 0
@@ -68,13 +69,25 @@ class Stretcher:
         return (windows - 1) * self._step + WINDOW_SAMPLES
 
     def _take(self, windows: int) -> Stretch:
-        joined = self._pending[0] if len(self._pending) == 1 else np.concatenate(self._pending)
-        samples = np.zeros(self._span(windows), np.float32)
-        available = joined[: len(samples)]
-        samples[: len(available)] = available
-        rest = joined[windows * self._step :]
-        self._pending = [rest]
-        self._pending_samples = len(rest)
+        samples = np.empty(self._span(windows), np.float32)
+        filled = 0
+        for block in self._pending:
+            part = block[: len(samples) - filled]
+            samples[filled : filled + len(part)] = part
+            filled += len(part)
+            if filled == len(samples):
+                break
+        samples[filled:] = 0.0
+        self._drop(windows * self._step)
         first = self._first
         self._first += windows
         return Stretch(first, windows, samples)
+
+    def _drop(self, count: int) -> None:
+        """Forget the first `count` samples of those pending, or all of them."""
+        count = min(count, self._pending_samples)
+        self._pending_samples -= count
+        while self._pending and count >= len(self._pending[0]):
+            count -= len(self._pending.popleft())
+        if count:
+            self._pending[0] = self._pending[0][count:]
