@@ -59,13 +59,15 @@ class PyanNetChoice:
     """The precision of the LSTM stack, and the windows a block of the recurrence, the smallest first.
 
     `hopper` takes the input product on warpgroup tensor cores, for compute capability 9.0. `low_shared` keeps the low
-    parts of the recurrent weights in shared memory, which takes 201 KB a block; without it, 73 KB.
+    parts of the recurrent weights in shared memory, which takes 201 KB a block; without it, 73 KB. `interleaved` runs
+    16 windows a block in two halves.
     """
 
     precision: str = "split"
     block_windows: tuple[int, ...] = (8, 16)
     hopper: bool = False
     low_shared: bool = True
+    interleaved: bool = False
 
     @property
     def parts(self) -> LstmPrecision:
@@ -92,6 +94,8 @@ class PyanNetChoice:
         """Kernel of the recurrence for `windows` windows a block."""
         parts = self.parts
         exact = {"exact_weights": parts.recurrent_weights, "exact_state": parts.state, "write_low": parts.inputs}
+        if self.interleaved and windows == 16:
+            return Request("lstm:make_lstm_interleaved", {"windows": windows, **exact})
         where = {"low_shared": self.low_shared}
         return Request("lstm:make_lstm_recurrence", {"windows": windows, **exact, **where})
 
@@ -124,7 +128,7 @@ def portable_choice(precision: str = "split") -> PyanNetChoice:
 
 def hopper_choice(precision: str = "split") -> PyanNetChoice:
     """The choice measured on an H200 (compute capability 9.0)."""
-    return PyanNetChoice(precision, (8, 16), True)
+    return PyanNetChoice(precision, (8, 16), hopper=True, interleaved=True)
 
 
 FRONT: Mapping[str, Request] = {

@@ -35,6 +35,7 @@ from .ptx import (
     make_fill,
     make_kstep,
     make_load_gates,
+    make_product_cells,
     make_recurrent_product,
     make_store_gates,
     sts128,
@@ -255,3 +256,113 @@ def make_lstm_recurrence(
                 now = int32(0)
 
     return Kernel(name, recurrence, "fhhhii" if float_gates else "hhhhii", 256, 2 * (WEIGHTS + weights_size), 1)
+
+
+def make_lstm_interleaved(windows: int, exact_weights: bool, exact_state: bool, write_low: bool) -> Kernel:
+    """As `make_lstm_recurrence`, the windows of a block (16) in two halves.
+
+    The product of one half runs with the cells of the other, instruction by instruction: more windows a second where
+    there are enough of them, at twice the time a step. The state has one buffer, and a step two barriers.
+    """
+    assert windows == 16
+    HALF = 8
+    NB = windows
+    OUT = 512 if write_low else 256
+    WORDS, LANE = 4, 4
+    STAGE = 2 * 8 * WORDS * 256
+    LOW = windows * STATE_PITCH
+    GATES = LOW * (2 if exact_state else 1)
+    weights_size = 65536 if exact_weights else 0
+    stages = next(s for s in (4, 2) if 2 * (GATES + s * STAGE + weights_size) <= 227 * 1024)
+    AHEAD = stages - 1
+    RING = stages * STAGE
+    WEIGHTS = GATES + RING
+    RESIDENT = int(exact_weights)
+    load_gates = make_load_gates(1, True)
+    both = make_product_cells(1, exact_weights, exact_state, OUT, write_low, LOW)
+    cells = make_cells(1, OUT, exact_state, write_low, LOW)
+    fill = make_fill(4)
+    wait = _WAITS[stages - 1]
+    GROUP = 8192
+    PART = WORDS * 32 * LANE
+    NEXT = 32 * LANE
+    PITCH = STATE_PITCH
+    SECOND = HALF * STATE_PITCH
+    SECONDOUT = HALF * OUT
+    SECONDGATES = 8 * WORDS * 256
+    name = f"lstm_interleaved_n{windows}_w{1 + exact_weights}_h{1 + exact_state}_o{1 + write_low}_s{stages}"
+
+    @unroll(name=name)
+    def recurrence(gates, high, low, out, steps, padded):
+        if SIMULATOR:  # noqa: SIM108
+            sm = cuda.shared.array(0, float16)
+        else:
+            sm = cuda.shared.array(0, float16, alignment=128)
+        tid = int32(cuda.threadIdx.x)
+        lane = int32(tid & 31)
+        w = int32(tid >> 5)
+        d = int32(cuda.blockIdx.y)
+        bx = int32(cuda.blockIdx.x)
+        held = cuda.local.array(128, int32)
+        sums_a = cuda.local.array(16, float32)
+        sums_b = cuda.local.array(16, float32)
+        cells_a = cuda.local.array(4, float32)
+        cells_b = cuda.local.array(4, float32)
+        first = int64((d * 8 + w) * 8192 + lane * 8)
+        load_recurrent(held, high, first)
+        if RESIDENT:
+            for f in range(32):
+                cp_async16(sm, WEIGHTS + w * 8192 + lane * 8 + int32(f) * 256, low, first + f * 256, 16)
+        fill(cells_a)
+        fill(cells_b)
+        staged = int32(GATES + w * (WORDS * 256) + lane * 8)
+        direction = int32(1) - int32(2) * d
+        t0 = int32(d * (steps - 1))
+        step_size = int64(padded) * 1024
+        move = direction * step_size
+        source = t0 * step_size + int64(bx * 2) * GROUP + (d * 8 + w) * PART + lane * LANE
+        for s in static_range(AHEAD + 1):
+            if s < steps:
+                for n in static_range(2):
+                    for j in static_range(WORDS):
+                        at = staged + s * STAGE + (n * 8 * WORDS + j) * 256
+                        cp_async16(sm, at, gates, source + (n * GROUP + j * NEXT), 16)
+                source += move
+            cp_async_commit()
+        reads = int32((lane & 7) * PITCH + ((lane >> 3) << 3))
+        writes = int32((lane & 3) * (2 * PITCH) + w * 16 + ((lane >> 2) << 1))
+        lows = int64(WEIGHTS + w * 8192 + lane * 8)
+        target = (int64(t0) * padded + bx * NB + (lane & 3) * 2) * OUT + d * 128 + w * 16 + ((lane >> 2) << 1)
+        target_move = int64(direction * padded) * OUT
+        # The state before the first step is zero: no product.
+        wait()
+        load_gates(sums_a, sm, staged)
+        load_gates(sums_b, sm, staged + SECONDGATES)
+        cells(sums_a, cells_a, sm, writes, out, target)
+        now = int32(STAGE)
+        ahead = int32(0)
+        for s in range(1, steps):
+            if s + AHEAD < steps:
+                for n in static_range(2):
+                    for j in static_range(WORDS):
+                        at = staged + ahead + (n * 8 * WORDS + j) * 256
+                        cp_async16(sm, at, gates, source + (n * GROUP + j * NEXT), 16)
+                source += move
+            cp_async_commit()
+            wait()
+            load_gates(sums_a, sm, staged + now)
+            cuda.syncthreads()
+            both(sums_a, held, sm, reads, sm, lows, sums_b, cells_b, writes + SECOND, out, target + SECONDOUT)
+            load_gates(sums_b, sm, staged + now + SECONDGATES)
+            target += target_move
+            cuda.syncthreads()
+            both(sums_b, held, sm, reads + SECOND, sm, lows, sums_a, cells_a, writes, out, target)
+            ahead = now
+            now = int32(now + STAGE)
+            if now == RING:
+                now = int32(0)
+        # Slower warps may still read the last state of this half.
+        cuda.syncthreads()
+        cells(sums_b, cells_b, sm, writes + SECOND, out, target + SECONDOUT)
+
+    return Kernel(name, recurrence, "fhhhii", 256, 2 * (WEIGHTS + weights_size), 1)

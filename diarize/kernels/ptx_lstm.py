@@ -8,6 +8,8 @@ so that the cells need no exchange between lanes.
 
 from __future__ import annotations
 
+from itertools import zip_longest
+
 from numba.cuda import types
 from numba.cuda.extending import intrinsic
 
@@ -113,6 +115,51 @@ def make_load_gates(blocks, float_gates):
     return load
 
 
+def _product_steps(blocks, exact_weights, exact_state, low_offset, low_shared, context, builder, sig, args):
+    """Emit the product of `make_recurrent_product`, handing over after every instruction of the tensor pipe."""
+    local = LocalArray(context, builder, sig.args[0], args[0])
+    fragments = LocalArray(context, builder, sig.args[1], args[1])
+
+    def matrix(offset):
+        index = builder.add(args[3], INT[32](offset))
+        at = shared_address(context, builder, sig.args[2], args[2], index)
+        return emit(builder, _LDMATRIX, "rrrr", "r", [at], True, True)
+
+    def low_weight(fragment):
+        index = builder.add(args[5], INT[64](fragment * 256))
+        if low_shared:
+            at = shared_address(context, builder, sig.args[4], args[4], builder.trunc(index, INT[32]))
+            return emit(builder, "ld.shared.v4.b32 " + _LOAD4, "rrrr", "r", [at], True, True)
+        at = global_address(context, builder, sig.args[4], args[4], index)
+        return emit(builder, "ld.global.nc.v4.b32 " + _LOAD4, "rrrr", "l", [at], True, True)
+
+    places = [(m, n) for m in range(4) for n in range(blocks)]
+    sums = {(m, n): [local.load((m * blocks + n) * 4 + i) for i in range(4)] for m, n in places}
+
+    def multiply(m, n, a, b):
+        sums[m, n] = emit(builder, _MMA_F16, "ffff", "rrrrrrffff", a + b + sums[m, n])
+
+    for pair in range(4):
+        high = [matrix(n * 8 * STATE_PITCH + pair * 32) for n in range(blocks)]
+        rest = [matrix(low_offset + n * 8 * STATE_PITCH + pair * 32) for n in range(blocks)] if exact_state else []
+        for half in range(2):
+            k, part = 2 * pair + half, slice(2 * half, 2 * half + 2)
+            a = [[fragments.load((m * 8 + k) * 4 + i) for i in range(4)] for m in range(4)]
+            for operand in (high, rest) if exact_state else (high,):
+                for m, n in places:
+                    multiply(m, n, a[m], operand[n][part])
+                    yield
+            if exact_weights:
+                for m in range(4):
+                    low = low_weight(m * 8 + k)
+                    for n in range(blocks):
+                        multiply(m, n, low, high[n][part])
+                        yield
+    for (m, n), values in sums.items():
+        for i, value in enumerate(values):
+            local.store(value, (m * blocks + n) * 4 + i)
+
+
 def make_recurrent_product(blocks, exact_weights, exact_state, low_offset, low_shared=True):
     """product(acc, held, sm, state, weights, low): acc += W h for `blocks` blocks of eight windows.
 
@@ -124,54 +171,9 @@ def make_recurrent_product(blocks, exact_weights, exact_state, low_offset, low_s
     @intrinsic
     def product(typingctx, acc, held, sm, state, weights, low):
         def codegen(context, builder, sig, args):
-            local = LocalArray(context, builder, sig.args[0], args[0])
-            fragments = LocalArray(context, builder, sig.args[1], args[1])
-
-            def matrix(offset):
-                index = builder.add(args[3], INT[32](offset))
-                at = shared_address(context, builder, sig.args[2], args[2], index)
-                return emit(builder, _LDMATRIX, "rrrr", "r", [at], True, True)
-
-            def low_weight(fragment):
-                index = builder.add(args[5], INT[64](fragment * 256))
-                if low_shared:
-                    index = builder.trunc(index, INT[32])
-                    at = shared_address(context, builder, sig.args[4], args[4], index)
-                    return emit(builder, "ld.shared.v4.b32 " + _LOAD4, "rrrr", "r", [at], True, True)
-                at = global_address(context, builder, sig.args[4], args[4], index)
-                return emit(builder, "ld.global.nc.v4.b32 " + _LOAD4, "rrrr", "l", [at], True, True)
-
-            sums = {
-                (m, n): [local.load((m * blocks + n) * 4 + i) for i in range(4)]
-                for m in range(4)
-                for n in range(blocks)
-            }
-
-            def multiply(m, n, a, b):
-                sums[m, n] = emit(builder, _MMA_F16, "ffff", "rrrrrrffff", a + b + sums[m, n])
-
-            for pair in range(4):
-                high = [matrix(n * 8 * STATE_PITCH + pair * 32) for n in range(blocks)]
-                if exact_state:
-                    rest = [matrix(low_offset + n * 8 * STATE_PITCH + pair * 32) for n in range(blocks)]
-                for half in range(2):
-                    k, part = 2 * pair + half, slice(2 * half, 2 * half + 2)
-                    a = [[fragments.load((m * 8 + k) * 4 + i) for i in range(4)] for m in range(4)]
-                    for m in range(4):
-                        for n in range(blocks):
-                            multiply(m, n, a[m], high[n][part])
-                    if exact_state:
-                        for m in range(4):
-                            for n in range(blocks):
-                                multiply(m, n, a[m], rest[n][part])
-                    if exact_weights:
-                        for m in range(4):
-                            b = low_weight(m * 8 + k)
-                            for n in range(blocks):
-                                multiply(m, n, b, high[n][part])
-            for (m, n), values in sums.items():
-                for i, value in enumerate(values):
-                    local.store(value, (m * blocks + n) * 4 + i)
+            steps = (blocks, exact_weights, exact_state, low_offset, low_shared, context, builder, sig, args)
+            for _ in _product_steps(*steps):
+                pass
             return context.get_dummy_value()
 
         return types.void(acc, held, sm, types.int32, weights, types.int64), codegen
@@ -179,27 +181,77 @@ def make_recurrent_product(blocks, exact_weights, exact_state, low_offset, low_s
     return product
 
 
-def _cell(builder, gates, cell):
-    """New (scaled) cell and hidden state of one cell: five exponentials and two reciprocals.
+def _cell_steps(builder, gates, cell):
+    """Emit one cell, handing over after every slow instruction; returns the new scaled cell and hidden state.
 
     Gates come as exponents of two: exp2(i) = exp(-x_i), so sigmoid is 1 / (1 + exp2(i)) and tanh(x_g) is
     (1 - exp2(g)) / (1 + exp2(g)). The cell is kept as -2 log2(e) c. Exponents are cut at 40, where the functions have
-    long saturated and no product overflows.
+    long saturated and no product overflows. Five exponentials and two reciprocals.
     """
     exponential, reciprocal = (
         _unary(builder, "ex2.approx.ftz.f32 $0, $1;"),
         _unary(builder, "rcp.approx.ftz.f32 $0, $1;"),
     )
     most, one, scale = _unary(builder, _MOST), F32(1.0), CELL_SCALE
-    e_i, e_f, e_g, e_o = (exponential(most(x)) for x in gates)
+    exponentials = []
+    for x in gates:
+        exponentials.append(exponential(most(x)))
+        yield
+    e_i, e_f, e_g, e_o = exponentials
     product = builder.fmul(builder.fadd(one, e_i), builder.fadd(one, e_g))
     forget = builder.fadd(one, e_f)
     entering = builder.fmul(_fma(builder, e_g, F32(-scale), F32(scale)), forget)
     total = _fma(builder, cell, product, entering)
+    yield
     cell = builder.fmul(total, reciprocal(builder.fmul(product, forget)))
+    yield
     e_c = exponential(most(cell))
+    yield
     below = builder.fmul(builder.fadd(one, e_o), builder.fadd(one, e_c))
-    return cell, builder.fmul(builder.fsub(one, e_c), reciprocal(below))
+    state = builder.fmul(builder.fsub(one, e_c), reciprocal(below))
+    yield
+    return cell, state
+
+
+# How often `_cell_steps` hands over.
+_CELL_STEPS = 8
+
+
+def _cells_steps(blocks, out_pitch, keep_low_state, write_low, low_offset, context, builder, sig, args, places):
+    """Emit the cells of `make_cells`; `places` are the positions of its six arguments in `args`."""
+    acc, kept, sm, state, out, o = places
+    local = LocalArray(context, builder, sig.args[acc], args[acc])
+    cell_of = LocalArray(context, builder, sig.args[kept], args[kept])
+
+    def put(word, row, shared, elsewhere, to_shared, to_out):
+        if to_shared:
+            index = builder.add(args[state], INT[32](row * STATE_PITCH + shared))
+            at = shared_address(context, builder, sig.args[sm], args[sm], index)
+            emit(builder, "st.shared.b32 [$0], $1;", "", "rr", [at, word], True, True)
+        if to_out:
+            index = builder.add(args[o], INT[64](row * out_pitch + elsewhere))
+            at = global_address(context, builder, sig.args[out], args[out], index)
+            emit(builder, "st.global.b32 [$0], $1;", "", "lr", [at, word], True, True)
+
+    def one(n, parity, r, states):
+        gates = [local.load(((2 * parity + q) * blocks + n) * 4 + i) for q in range(2) for i in (r, 2 + r)]
+        k = (n * 2 + parity) * 2 + r
+        value, states[parity] = yield from _cell_steps(builder, gates, cell_of.load(k))
+        cell_of.store(value, k)
+
+    for n in range(blocks):
+        for r in range(2):
+            # Two cells at a time, whose states share a word.
+            states = [None, None]
+            for _ in zip_longest(one(n, 0, r, states), one(n, 1, r, states)):
+                yield
+            high = emit(builder, _PACK, "r", "ff", states)[0]
+            put(high, 8 * n + r, 0, 0, True, True)
+            if keep_low_state or write_low:
+                rounded = emit(builder, _UNPACK, "ff", "r", [high])
+                rest = [builder.fsub(x, y) for x, y in zip(states, rounded, strict=True)]
+                low = emit(builder, _PACK, "r", "ff", rest)[0]
+                put(low, 8 * n + r, low_offset, 256, keep_low_state, write_low)
 
 
 def make_cells(blocks, out_pitch, keep_low_state, write_low, low_offset):
@@ -212,39 +264,9 @@ def make_cells(blocks, out_pitch, keep_low_state, write_low, low_offset):
     @intrinsic
     def cells(typingctx, acc, kept, sm, state, out, o):
         def codegen(context, builder, sig, args):
-            local = LocalArray(context, builder, sig.args[0], args[0])
-            cell_of = LocalArray(context, builder, sig.args[1], args[1])
-
-            def put(word, row, shared, elsewhere, to_shared, to_out):
-                if to_shared:
-                    index = builder.add(args[3], INT[32](row * STATE_PITCH + shared))
-                    at = shared_address(context, builder, sig.args[2], args[2], index)
-                    emit(builder, "st.shared.b32 [$0], $1;", "", "rr", [at, word], True, True)
-                if to_out:
-                    index = builder.add(args[5], INT[64](row * out_pitch + elsewhere))
-                    at = global_address(context, builder, sig.args[4], args[4], index)
-                    emit(builder, "st.global.b32 [$0], $1;", "", "lr", [at, word], True, True)
-
-            for n in range(blocks):
-                states = {}
-                for parity in range(2):
-                    for r in range(2):
-
-                        def gate(block, i, n=n):
-                            return local.load((block * blocks + n) * 4 + i)
-
-                        first, k = 2 * parity, (n * 2 + parity) * 2 + r
-                        gates = (gate(first, r), gate(first, 2 + r), gate(first + 1, r), gate(first + 1, 2 + r))
-                        value, states[parity, r] = _cell(builder, gates, cell_of.load(k))
-                        cell_of.store(value, k)
-                for r in range(2):
-                    high = emit(builder, _PACK, "r", "ff", [states[0, r], states[1, r]])[0]
-                    put(high, 8 * n + r, 0, 0, True, True)
-                    if keep_low_state or write_low:
-                        rounded = emit(builder, _UNPACK, "ff", "r", [high])
-                        rest = [builder.fsub(states[p, r], rounded[p]) for p in range(2)]
-                        low = emit(builder, _PACK, "r", "ff", rest)[0]
-                        put(low, 8 * n + r, low_offset, 256, keep_low_state, write_low)
+            shape = (blocks, out_pitch, keep_low_state, write_low, low_offset)
+            for _ in _cells_steps(*shape, context, builder, sig, args, range(6)):
+                pass
             return context.get_dummy_value()
 
         return types.void(acc, kept, sm, types.int32, out, types.int64), codegen
@@ -252,4 +274,43 @@ def make_cells(blocks, out_pitch, keep_low_state, write_low, low_offset):
     return cells
 
 
-__all__ = ["load_recurrent", "make_cells", "make_load_gates", "make_recurrent_product", "make_store_gates"]
+def make_product_cells(blocks, exact_weights, exact_state, out_pitch, write_low, low_offset):
+    """both(acc, held, sm, state, weights, low, other, kept, target, out, o): product of one group of windows, cells of
+    another.
+
+    The first six arguments are those of `make_recurrent_product`, the rest with sm those of `make_cells`. Instructions
+    alternate, so that the tensor pipe and the special functions work at the same time.
+    """
+
+    @intrinsic
+    def both(typingctx, acc, held, sm, state, weights, low, other, kept, target, out, o):
+        def codegen(context, builder, sig, args):
+            products = _product_steps(
+                blocks, exact_weights, exact_state, low_offset, True, context, builder, sig, args
+            )  # fmt: skip
+            shape = (blocks, out_pitch, exact_state, write_low, low_offset)
+            cells = _cells_steps(*shape, context, builder, sig, args, (6, 7, 2, 8, 9, 10))
+            count = 32 * blocks * (1 + exact_weights + exact_state)
+            wanted, done = 2 * blocks * _CELL_STEPS, 0
+            for number, _ in enumerate(products, start=1):
+                while done * count < number * wanted:
+                    next(cells, None)
+                    done += 1
+            for _ in cells:
+                pass
+            return context.get_dummy_value()
+
+        i32, i64 = types.int32, types.int64
+        return types.void(acc, held, sm, i32, weights, i64, other, kept, i32, out, i64), codegen
+
+    return both
+
+
+__all__ = [
+    "load_recurrent",
+    "make_cells",
+    "make_load_gates",
+    "make_product_cells",
+    "make_recurrent_product",
+    "make_store_gates",
+]

@@ -109,4 +109,22 @@ def make_cells(blocks, out_pitch, keep_low_state, write_low, low_offset):
     return cells
 
 
-__all__ = ["load_recurrent", "make_cells", "make_load_gates", "make_recurrent_product", "make_store_gates"]
+def make_product_cells(blocks, exact_weights, exact_state, out_pitch, write_low, low_offset):
+    product = make_recurrent_product(blocks, exact_weights, exact_state, low_offset)
+    cells = make_cells(blocks, out_pitch, exact_state, write_low, low_offset)
+
+    def both(acc, held, sm, state, weights, low, other, kept, target, out, o):
+        product(acc, held, sm, state, weights, low)
+        cells(other, kept, sm, target, out, o)
+
+    return both
+
+
+__all__ = [
+    "load_recurrent",
+    "make_cells",
+    "make_load_gates",
+    "make_product_cells",
+    "make_recurrent_product",
+    "make_store_gates",
+]

@@ -65,7 +65,14 @@ def arrange(gates: np.ndarray, warps: int) -> np.ndarray:
 
 
 def recurrence(
-    windows: int, block: int, steps: int, weights: bool, state: bool, low: bool, shared: bool = True
+    windows: int,
+    block: int,
+    steps: int,
+    weights: bool,
+    state: bool,
+    low: bool,
+    shared: bool = True,
+    interleaved: bool = False,
 ) -> dict[str, float]:
     """All steps of both directions, the last block not full; what lies behind the last window stays unwritten."""
     padded = -(-windows // block) * block
@@ -77,7 +84,10 @@ def recurrence(
     high, rest = pack_recurrent(recurrent)
     pitch = 512 if low else 256
     out = np.full(steps * padded * pitch, np.nan, np.float16)
-    kernel = lstm.make_lstm_recurrence(block, weights, state, low, low_shared=shared)
+    if interleaved:
+        kernel = lstm.make_lstm_interleaved(block, weights, state, low)
+    else:
+        kernel = lstm.make_lstm_recurrence(block, weights, state, low, low_shared=shared)
     launch(kernel, (padded // block, 2), gates, high, rest, out, steps, padded)
 
     def sigmoid(v: np.ndarray) -> np.ndarray:
@@ -136,6 +146,7 @@ if __name__ == "__main__":
         {
             "input exact": lambda: input_product(1, 60, True, True),
             "recurrence cache": lambda: recurrence(1, 8, 2, True, True, True, False),
+            "recurrence interleaved": lambda: recurrence(11, 16, 4, True, True, True, True, True),
             "recurrence weights": lambda: recurrence(11, 16, 2, True, False, False),
             "dense exact": lambda: classes(True, 3, 8),
         },

@@ -17,6 +17,7 @@ CASES = [
     ("recurrence exact", "quick", 2e-6),
     pytest.param("input exact", "slow", 2e-6, marks=slow),
     pytest.param("recurrence cache", "slow", 2e-6, marks=slow),
+    pytest.param("recurrence interleaved", "slow", 2e-6, marks=slow),
     pytest.param("recurrence weights", "slow", 5e-4, marks=slow),
 ]
 
