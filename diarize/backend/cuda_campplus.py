@@ -229,27 +229,27 @@ class CampPlusPlan:
         columns, kernels = self.columns, self._kernels
         mean = self._empty((self.sequences, MELS), np.float32)
         self._bind("mean", (self.sequences, 1, 1), features, self._source, self._column_spans, mean)
-        stem = self._empty((80, columns, 32), np.float16)
+        stem = self._empty((2, 80, columns, 32), np.float16)
         values = (features, self._source, self._item, mean, kernels.stem, stem, columns)
         self._bind("stem", (-(-columns // 32), 1, 1), *values)
 
         def conv(
             kernel: str, weights: str, x: DeviceArray, y: DeviceArray, residual: DeviceArray | None = None
         ) -> None:
-            grid = (-(-columns // 64), -(-y.shape[0] // 4), 1)
+            grid = (-(-columns // 64), -(-y.shape[1] // 4), 1)
             values = (x, *kernels.convs[weights], residual or x, y, self._item, self.flag)
-            self._bind(kernel, grid, *values, x.shape[0], y.shape[0], columns, name=f"head.{weights}")
+            self._bind(kernel, grid, *values, x.shape[1], y.shape[1], columns, name=f"head.{weights}")
 
         x = stem
         for stage, height in enumerate((40, 20)):
-            a, b, c = (self._empty((height, columns, 32), np.float16) for _ in range(3))
+            a, b, c = (self._empty((2, height, columns, 32), np.float16) for _ in range(3))
             conv("strided", f"strided.{stage}", x, a)
             conv("shortcut", f"one.{stage}", x, b)
             conv("outer", f"square.{3 * stage}", a, c, b)
             conv("inner", f"square.{3 * stage + 1}", c, a)
             conv("outer", f"square.{3 * stage + 2}", a, b, c)
             x = b
-        out = self._empty((10, columns, 32), np.float16)
+        out = self._empty((2, 10, columns, 32), np.float16)
         conv("strided", "strided.2", x, out)
         return out
 

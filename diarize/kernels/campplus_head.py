@@ -1,8 +1,9 @@
 """Convolutional head of CAM++ for ragged batches: gathered frames, first convolution, 3x3 and 1x1 convolutions.
 
 Several sequences share one axis of columns (10 ms frames), with free columns between them; `item` holds the sequence
-of each column, -1 where free. Activations are float16 [row][column][32 channels], rows are frequency, zero in free
-columns, so that no sequence sees another. Sums are float32 and weights pairs of float16.
+of each column, -1 where free. Activations are pairs of float16, [high, low][row][column][32 channels], rows are
+frequency, zero in free columns, so that no sequence sees another. Weights are pairs too, sums float32: the products
+are as accurate as float32, which short sequences need.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from .ptx import (
     make_fill,
     make_split_step,
     opaque32,
-    pack_half2,
     raise_flag,
+    split_half2,
     stg128,
     udiv32,
     unpack_half2,
@@ -91,7 +92,7 @@ def make_cam_stem() -> Kernel:
     """First convolution, 1 to 32 channels, of gathered frames less their mean, with bias and ReLU.
 
     Arguments: features (frames, 80), source frame of each column, item, mean (sequences, 80), packed weights (320), y
-    (80, columns, 32), columns. A block of 256 threads makes all 80 rows of 32 columns, all channels a thread.
+    (2, 80, columns, 32), columns. A block of 256 threads makes all 80 rows of 32 columns, all channels a thread.
     """
     PITCH = 35
     NSHARED = 82 * PITCH
@@ -130,6 +131,7 @@ def make_cam_stem() -> Kernel:
         if column < columns:
             acc = cuda.local.array(32, float32)
             words = cuda.local.array(16, int32)
+            rest = cuda.local.array(16, int32)
             valid = item[column] >= 0
             for i in range(10):
                 row = int32((tid >> 5) + int32(i) * 8)
@@ -144,12 +146,16 @@ def make_cam_stem() -> Kernel:
                         acc[q * 4 + 2] += value * d
                         acc[q * 4 + 3] += value * e
                 for k in static_range(16):
-                    words[k] = pack_half2(max(acc[2 * k], float32(0.0)), max(acc[2 * k + 1], float32(0.0)))
+                    words[k], rest[k] = split_half2(max(acc[2 * k], float32(0.0)), max(acc[2 * k + 1], float32(0.0)))
                     if not valid:
                         words[k] = 0
+                        rest[k] = 0
                 to = (int64(row) * columns + column) * 32
                 for q in static_range(4):
                     stg128(y, to + q * 8, words[4 * q], words[4 * q + 1], words[4 * q + 2], words[4 * q + 3])
+                to += int64(columns) * 2560
+                for q in static_range(4):
+                    stg128(y, to + q * 8, rest[4 * q], rest[4 * q + 1], rest[4 * q + 2], rest[4 * q + 3])
 
     return Kernel(name, stem, "fwwffhi", 256, 0, 2, (8, 0))
 
@@ -157,9 +163,9 @@ def make_cam_stem() -> Kernel:
 def make_cam_conv(stride: int, size: int, residual: bool, relu: bool) -> Kernel:
     """Convolution of 32 to 32 channels, `size` 3 (padding 1) or 1, `stride` over rows only.
 
-    Arguments: x (rows in, columns, 32), packed weights, bias (32), residual, y (rows, columns, 32), item, flag, rows
-    in, rows, columns. Grid (columns / 64, rows / 4), four warps, a row each. The flag becomes 1 where an output leaves
-    float16's range.
+    Arguments: x (2, rows in, columns, 32), packed weights, bias (32), residual, y (2, rows, columns, 32), item, flag,
+    rows in, rows, columns. Grid (columns / 64, rows / 4), four warps, a row each. The flag becomes 1 where an output
+    leaves float16's range.
     """
     STRIDE = stride
     SIZE = size
@@ -170,7 +176,8 @@ def make_cam_conv(stride: int, size: int, residual: bool, relu: bool) -> Kernel:
     PITCH = 40
     RESIDUAL = int(residual)
     RELU = int(relu)
-    step = make_split_step([m * 16 * PITCH for m in range(4)], 0, 4, exact=False)
+    LOW = ROWS * COLUMNS * PITCH
+    step = make_split_step([m * 16 * PITCH for m in range(4)], LOW, 4)
     fill = make_fill(64)
     name = f"cam_conv_k{size}_s{stride}" + ("_res" if residual else "") + ("_relu" if relu else "")
 
@@ -192,7 +199,10 @@ def make_cam_conv(stride: int, size: int, residual: bool, relu: bool) -> Kernel:
             gx = int32(x0 + pixel - r * COLUMNS - HALO)
             inside = (gy >= 0) & (gy < rows_in) & (gx >= 0) & (gx < columns)
             at = (int64(gy) * columns + gx) * 32 + unit
-            cp_async16(sm, pixel * PITCH + unit, x, at if inside else int64(0), int32(16) if inside else int32(0))
+            there = int32(16) if inside else int32(0)
+            cp_async16(sm, pixel * PITCH + unit, x, at if inside else int64(0), there)
+            at += int64(rows_in) * columns * 32
+            cp_async16(sm, LOW + pixel * PITCH + unit, x, at if inside else int64(0), there)
             p = int32(p + 128)
         cp_async_commit()
         cp_async_wait0()
@@ -222,6 +232,8 @@ def make_cam_conv(stride: int, size: int, residual: bool, relu: bool) -> Kernel:
         top[0] = int32(0)
         v = cuda.local.array(8, float32)
         r4 = cuda.local.array(4, int32)
+        rest = cuda.local.array(4, int32)
+        lows = int64(rows) * columns * 32
         if row < rows:
             for m in static_range(4):
                 for half in static_range(2):
@@ -233,21 +245,25 @@ def make_cam_conv(stride: int, size: int, residual: bool, relu: bool) -> Kernel:
                             v[2 * j + 1] = acc[(m * 4 + j) * 4 + half * 2 + 1] + bias[channel + 2 * j + 1]
                         if RESIDUAL:
                             r4[0], r4[1], r4[2], r4[3] = ldg128(res, to)
+                            rest[0], rest[1], rest[2], rest[3] = ldg128(res, to + lows)
                             for j in static_range(4):
-                                low, high = unpack_half2(r4[j])
-                                v[2 * j] += low
-                                v[2 * j + 1] += high
+                                even, odd = unpack_half2(r4[j])
+                                even_low, odd_low = unpack_half2(rest[j])
+                                v[2 * j] += even + even_low
+                                v[2 * j + 1] += odd + odd_low
                         for j in static_range(4):
                             if RELU:
                                 v[2 * j] = max(v[2 * j], float32(0.0))
                                 v[2 * j + 1] = max(v[2 * j + 1], float32(0.0))
-                            r4[j] = pack_half2(v[2 * j], v[2 * j + 1])
+                            r4[j], rest[j] = split_half2(v[2 * j], v[2 * j + 1])
                         if item[column] < 0:
                             for j in static_range(4):
                                 r4[j] = int32(0)
+                                rest[j] = int32(0)
                         for j in static_range(4):
                             top[0] = hmax2_nan(top[0], r4[j] & 0x7FFF7FFF)
                         stg128(y, to, r4[0], r4[1], r4[2], r4[3])
+                        stg128(y, to + lows, rest[0], rest[1], rest[2], rest[3])
         raise_flag(top, flag)
 
-    return Kernel(name, conv, "hhfhhwwiii", 128, ROWS * COLUMNS * PITCH * 2, 2, (8, 0))
+    return Kernel(name, conv, "hhfhhwwiii", 128, 2 * LOW * 2, 2, (8, 0))

@@ -69,7 +69,7 @@ def make_cam_product(mode: str) -> Kernel:
 
     Mode "norm": inputs are ReLU(scale * x + shift) of float32 x (rows, pitch), exact to 22 bits; outputs get a bias
     and, where `relu`, a ReLU, and are float16. Mode "transit" is the same with float32 outputs, like the others.
-    Mode "head": inputs are those of a convolution over time with five taps and stride 2 over x (10, columns, 32), in
+    Mode "head": inputs are those of a convolution over time with five taps and stride 2 over x (2, 10, columns, 32), in
     the order frequency row, tap, channel; `pitch` is the columns. Mode "taps": inputs are the rows `extra` before, at
     and after of x (rows, 128); outputs are multiplied by the gates of the row's part.
 
@@ -84,14 +84,16 @@ def make_cam_product(mode: str) -> Kernel:
     # Only float16 outputs can leave their range; the others are caught where they are split next.
     PITCH = 40
     LOW = 64 * PITCH
-    BUFFER = LOW * (2 if NORM else 1)
+    BUFFER = LOW * (1 if TAPS else 2)
     # Warps by rows and columns: 2 x 2 of 32 x 64, or 4 x 1 of 16 x 32.
     WARPS = 4 if TAPS else 2
     SHIFT = 2 if TAPS else 1
     BLOCKS = 1 if TAPS else 2
     COLUMNS = 4 if TAPS else 8
     GROUPS = COLUMNS // 4
-    step = make_split_step([m * 16 * PITCH for m in range(BLOCKS)], LOW, COLUMNS, exact=bool(NORM), group=2 if NORM else 4)
+    step = make_split_step(
+        [m * 16 * PITCH for m in range(BLOCKS)], LOW, COLUMNS, exact=not TAPS, group=4 if TAPS else 2
+    )
     fill = make_fill(BLOCKS * COLUMNS * 4)
     NACC = BLOCKS * COLUMNS * 4
     name = f"cam_product_{mode}"
@@ -111,7 +113,7 @@ def make_cam_product(mode: str) -> Kernel:
         row0 = int32(cuda.blockIdx.x * 64)
         unit = int32((tid & 3) * 8)
         own = int32(tid >> 2)
-        raw = cuda.local.array(8, int32)
+        raw = cuda.local.array(16, int32)
         values = cuda.local.array(16, float32)
         words = cuda.local.array(4, int32)
         rest = cuda.local.array(4, int32)
@@ -144,9 +146,10 @@ def make_cam_product(mode: str) -> Kernel:
                     else:
                         for k in static_range(4):
                             words[k] = raw[i * 4 + k]
+                            rest[k] = raw[8 + i * 4 + k]
                     to = int32((c & 1) * BUFFER + (own + i * 32) * PITCH + unit)
                     sts128(sm, to, words[0], words[1], words[2], words[3])
-                    if NORM:
+                    if TAPS == 0:
                         sts128(sm, to + LOW, rest[0], rest[1], rest[2], rest[3])
                 cuda.syncthreads()
             if c < chunks:
@@ -170,16 +173,27 @@ def make_cam_product(mode: str) -> Kernel:
                             values[i * 8 + k] = float32(0.0)
                         if inside:
                             for k in static_range(2):
-                                e0, e1, e2, e3 = ldg128f(x, source + k * 4)
-                                values[i * 8 + k * 4] = e0
-                                values[i * 8 + k * 4 + 1] = e1
-                                values[i * 8 + k * 4 + 2] = e2
-                                values[i * 8 + k * 4 + 3] = e3
+                                f0, f1, f2, f3 = ldg128f(x, source + k * 4)
+                                values[i * 8 + k * 4] = f0
+                                values[i * 8 + k * 4 + 1] = f1
+                                values[i * 8 + k * 4 + 2] = f2
+                                values[i * 8 + k * 4 + 3] = f3
                     else:
                         for k in static_range(4):
                             raw[i * 4 + k] = int32(0)
+                            raw[8 + i * 4 + k] = int32(0)
                         if inside:
-                            raw[i * 4], raw[i * 4 + 1], raw[i * 4 + 2], raw[i * 4 + 3] = ldg128(x, source)
+                            e0, e1, e2, e3 = ldg128(x, source)
+                            raw[i * 4] = e0
+                            raw[i * 4 + 1] = e1
+                            raw[i * 4 + 2] = e2
+                            raw[i * 4 + 3] = e3
+                            if HEAD:
+                                e0, e1, e2, e3 = ldg128(x, source + int64(pitch) * 320)
+                                raw[8 + i * 4] = e0
+                                raw[8 + i * 4 + 1] = e1
+                                raw[8 + i * 4 + 2] = e2
+                                raw[8 + i * 4 + 3] = e3
             if c > 0:
                 at = int32(a + (c & 1) * BUFFER)
                 step(acc, sm, at, weights, w)
@@ -227,7 +241,7 @@ def make_cam_product(mode: str) -> Kernel:
         raise_flag(top, flag)
 
     arguments = ("f" if NORM else "h") + "ffhffw" + ("h" if HALF else "f") + "w" + "i" * 8
-    return Kernel(name, product, arguments, 128, 2 * BUFFER * 2, 3, (8, 0))
+    return Kernel(name, product, arguments, 128, 2 * BUFFER * 2, 2 if HEAD else 3, (8, 0))
 
 
 def make_cam_context() -> Kernel:

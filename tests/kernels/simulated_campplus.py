@@ -8,11 +8,17 @@ from kernels.simulated import distance, launch, main, unwritten
 from diarize.backend.cuda_campplus import lay_out
 from diarize.kernels import campplus_head as head
 from diarize.kernels import campplus_tdnn as tdnn
+from diarize.kernels.lstm_pack import split_half
 
 rng = np.random.default_rng(3)
 LAYOUT = lay_out([np.arange(5, 38), np.arange(2, 23)], 72, 2)
 COLUMNS = 72
 VALID = LAYOUT.item >= 0
+
+
+def pairs(*shape: int) -> np.ndarray:
+    """Random activations as pairs of float16, high parts first."""
+    return np.stack(split_half(rng.standard_normal(shape)))
 
 
 def halves(*shape: int) -> np.ndarray:
@@ -27,13 +33,21 @@ def stem() -> dict[str, float]:
     launch(head.make_cam_mean(), (2,), features.ravel(), LAYOUT.source, LAYOUT.columns.ravel(), mean)
     expected_mean = np.stack([features[5:38].mean(0), features[2:23].mean(0)])
     weight, bias = rng.standard_normal((32, 1, 3, 3)) / 3, rng.standard_normal(32)
-    y = unwritten(80, COLUMNS, 32, dtype=np.float16)
+    y = unwritten(2, 80, COLUMNS, 32, dtype=np.float16)
     packed = head.pack_stem(weight, bias)
     launch(head.make_cam_stem(), (3,), features.ravel(), LAYOUT.source, LAYOUT.item, mean, packed, y, COLUMNS)
     x = np.zeros((80, COLUMNS, 1))
     x[:, VALID, 0] = (features[LAYOUT.source[VALID]] - expected_mean[LAYOUT.item[VALID]]).T
     expected = np.maximum(convolve(x, weight, 1) + bias, 0) * VALID[None, :, None]
-    return {"mean": distance(mean.reshape(2, 80), expected_mean), "out": distance(y.reshape(expected.shape), expected)}
+    return {
+        "mean": distance(mean.reshape(2, 80), expected_mean),
+        "out": distance(added_up(y, expected.shape), expected),
+    }
+
+
+def added_up(y: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """The values of pairs."""
+    return y.reshape(2, *shape).astype(np.float64).sum(0)
 
 
 def convolve(x: np.ndarray, weight: np.ndarray, stride: int) -> np.ndarray:
@@ -53,20 +67,21 @@ def convolve(x: np.ndarray, weight: np.ndarray, stride: int) -> np.ndarray:
 def convolution(stride: int, size: int, residual: bool, relu: bool) -> dict[str, float]:
     """One convolution; free columns become zero."""
     rows_in = 5 * stride
-    x = halves(rows_in, COLUMNS, 32) * VALID[None, :, None].astype(np.float16)
+    x = pairs(rows_in, COLUMNS, 32) * VALID[:, None].astype(np.float16)
     weight = (rng.standard_normal((32, 32, size, size)) / 10).astype(np.float32)
     bias = rng.standard_normal(32).astype(np.float32)
     rows = (rows_in - 1) // stride + 1
-    added = halves(rows, COLUMNS, 32)
-    y, flag = unwritten(rows, COLUMNS, 32, dtype=np.float16), np.zeros(1, np.int32)
+    added = pairs(rows, COLUMNS, 32)
+    y, flag = unwritten(2, rows, COLUMNS, 32, dtype=np.float16), np.zeros(1, np.int32)
     launch(
         head.make_cam_conv(stride, size, residual, relu), (2, -(-rows // 4)), x.ravel(), head.pack_conv(weight), bias,
         added.ravel(), y, LAYOUT.item, flag, rows_in, rows, COLUMNS,
     )  # fmt: skip
-    expected = convolve(x, weight, stride) + bias + (added if residual else 0)
+    value = x.astype(np.float64).sum(0)
+    expected = convolve(value, weight, stride) + bias + (added.astype(np.float64).sum(0) if residual else 0)
     expected = np.maximum(expected, 0) if relu else expected
     expected = expected * VALID[None, :, None]
-    return {"out": distance(y.reshape(expected.shape), expected), "flag": flag[0]}
+    return {"out": distance(added_up(y, expected.shape), expected), "flag": flag[0]}
 
 
 def product(mode: str) -> dict[str, float]:
@@ -80,8 +95,8 @@ def product(mode: str) -> dict[str, float]:
         x, pitch, inputs = rng.standard_normal((rows, 96)).astype(np.float32), 96, 64
         a = np.maximum(x[:, :64].astype(np.float64) * scale + shift, 0)
     elif mode == "head":
-        x, pitch, inputs = halves(10, COLUMNS, 32), COLUMNS, 1600
-        padded = np.pad(x.astype(np.float64), ((0, 0), (2, 2), (0, 0)))
+        x, pitch, inputs = pairs(10, COLUMNS, 32), COLUMNS, 1600
+        padded = np.pad(x.astype(np.float64).sum(0), ((0, 0), (2, 2), (0, 0)))
         taps = np.stack([padded[:, t : t + COLUMNS : 2] for t in range(5)], 1)
         a = taps.transpose(2, 0, 1, 3).reshape(rows, inputs)
     else:
