@@ -3,7 +3,7 @@
 Several sequences share one axis of columns (10 ms frames), with free columns between them; `item` holds the sequence
 of each column, -1 where free. Activations are pairs of float16, [high, low][row][column][32 channels], rows are
 frequency, zero in free columns, so that no sequence sees another. Weights are pairs too, sums float32: the products
-are as accurate as float32, which short sequences need.
+are as accurate as float32; with float16 activations the embeddings of some sequences were 3e-3 off.
 """
 
 from __future__ import annotations
