@@ -290,6 +290,8 @@ class CampPlusPlan:
     def load(self, frames: Sequence[np.ndarray]) -> None:
         """Fill the plan with sequences, each the numbers of its frames in `features`.
 
+        The last run of this plan must have ended: the copies are made at once.
+
         Raises
         ------
         BackendError
