@@ -6,18 +6,20 @@ Worker processes take the longest recordings first, so that the shares come out 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from . import audio
+from .backend.blas import one_blas_thread
 from .errors import DiarizeError, OptionError
 from .spool import STDIN, STDIN_NAME, is_pipe
 from .types import Diarization
@@ -31,6 +33,7 @@ Recording = str | os.PathLike[str]
 Report = Callable[[Recording, str, float, float | None], None]
 """Progress of one recording: its path, the stage, the seconds of audio done and those in all (None if unknown)."""
 
+_SWITCH_SECONDS = 5e-4
 # Bytes a second of audio where only the size of a file is known: speech in a lossy format.
 _TYPICAL_BYTES = 16_000
 
@@ -110,7 +113,7 @@ def _side_by_side(
 
     running: deque[Future[Outcome]] = deque()
     following = iter(enumerate(paths))
-    with ThreadPoolExecutor(count, thread_name_prefix="recording") as pool:
+    with one_blas_thread(), _quick_turns(), ThreadPoolExecutor(count, thread_name_prefix="recording") as pool:
         try:
             while True:
                 # Results that wait for an earlier one are bounded too.
@@ -128,6 +131,17 @@ def _side_by_side(
             left.set()
             for future in running:
                 future.cancel()
+
+
+@contextmanager
+def _quick_turns() -> Iterator[None]:
+    """Threads that wait for the interpreter get it soon: one that feeds a GPU must not wait for one that counts."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 def attempt(pipeline: Pipeline, source: Any, position: int, options: dict[str, Any]) -> Outcome:

@@ -13,6 +13,8 @@ Muellner (2011), "Modern hierarchical, agglomerative clustering algorithms", arX
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +30,8 @@ _SAMPLE = 2048
 _RELATIVE = 1e-5
 _ABSOLUTE = 2e-6
 _BLOCK = 512
+# Fewer are searched sooner than a thread starts.
+_POINTS_PER_THREAD = 500
 _FAR = 1e30
 _SUM = {"reassoc", "contract", "nsz"}
 
@@ -148,32 +152,70 @@ def _nearest_above(
     return nearest, least
 
 
-@njit(cache=True, nogil=True)
 def centroid_by_search(
     points: np.ndarray, mean: np.ndarray, basis: np.ndarray, head: np.ndarray, tail: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Merges (N - 1, 2) int64 and heights (N - 1,) of centroid linkage; all arguments but the basis are overwritten.
 
-    `points` (N, D) float64 and their projection. The order of decisions is that of `linkage.centroid_by_matrix`.
+    `points` (N, D) float64 and their projection. The order of decisions is that of `linkage.centroid_by_matrix`. The
+    neighbours to begin with are searched by several threads, which do not change them.
     """
     n = len(points)
-    slack = 0.0
-    for x in range(n):
-        slack = max(slack, _squared_distance(points[x], mean))
-    slack *= _ABSOLUTE
+    slack = float(np.square(points - mean).sum(axis=1).max()) * _ABSOLUTE
+    neighbour, bound = np.zeros(n, np.int64), np.full(n, np.inf)
+    # Every point looks at those above it: shares that are interleaved cost the same.
+    threads = max(1, min(len(os.sched_getaffinity(0)), n // _POINTS_PER_THREAD))
+    with ThreadPoolExecutor(threads) as pool:
+        shares = [
+            pool.submit(_first_neighbours, points, head, tail, first, threads, neighbour, bound, slack)
+            for first in range(threads)
+        ]
+        for share in shares:
+            share.result()
+    return _merge(points, mean, basis, head, tail, neighbour, bound, slack)
+
+
+@njit(cache=True, nogil=True)
+def _first_neighbours(
+    points: np.ndarray,
+    head: np.ndarray,
+    tail: np.ndarray,
+    first: int,
+    step: int,
+    neighbour: np.ndarray,
+    bound: np.ndarray,
+    slack: float,
+) -> None:
+    """Nearest point above each of the points `first`, `first + step` and so on."""
+    n = len(points)
+    places = np.arange(n)
+    bounds = np.empty(n, np.float32)
+    for x in range(first, n - 1, step):
+        # Neighbours in time are mostly the same speaker: a good first guess.
+        neighbour[x], bound[x] = _nearest_above(points, head, tail, places, places, n, x, x + 1, bounds, slack)
+
+
+@njit(cache=True, nogil=True)
+def _merge(
+    points: np.ndarray,
+    mean: np.ndarray,
+    basis: np.ndarray,
+    head: np.ndarray,
+    tail: np.ndarray,
+    neighbour: np.ndarray,
+    bound: np.ndarray,
+    slack: float,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Merges and heights, from every point's nearest point above it and their squared distance."""
+    n = len(points)
     merges = np.empty((n - 1, 2), np.int64)
     heights = np.empty(n - 1)
     size = np.ones(n, np.int64)
     node = np.arange(n)
-    neighbour = np.zeros(n, np.int64)
-    bound = np.full(n, np.inf)
     stale = np.zeros(n, np.bool_)
     slots, columns = np.arange(n), np.arange(n)
     width, live = n, n
     bounds = np.empty(n, np.float32)
-    for x in range(n - 1):
-        # Neighbours in time are mostly the same speaker: a good first guess.
-        neighbour[x], bound[x] = _nearest_above(points, head, tail, slots, columns, width, x, x + 1, bounds, slack)
     length = n - 1
     heap, place = np.arange(length), np.arange(n)
     for at in range(length // 2 - 1, -1, -1):
