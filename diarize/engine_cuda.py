@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -30,7 +30,7 @@ from .stretches import Stretch
 
 if TYPE_CHECKING:
     from .backend.cuda_networks import ModelLayers
-    from .engine import Compiling
+    from .engine import Compiling, Engine
 
 logger = logging.getLogger(__name__)
 
@@ -80,8 +80,8 @@ class Session:
 class CudaEngine:
     """See `Engine`. `start` opens the GPU and gives its lanes; it is called again after the GPU has failed.
 
-    `segmenter` computes on the CPU what the GPU could not. `embedder` on the CPU stands in for an embedding network
-    without GPU kernels, None where the GPU has them.
+    `segmenter` computes on the CPU what the GPU could not, `rescue` is the whole engine there. `embedder` on the CPU
+    stands in for an embedding network without GPU kernels, None where the GPU has them.
     """
 
     def __init__(
@@ -89,6 +89,7 @@ class CudaEngine:
         device: Device,
         start: Callable[[], Session],
         segmenter: Callable[[], Segmenter],
+        rescue: Callable[[], Engine],
         embedder: Embedder | None,
         dimension: int,
         threads: int = 1,
@@ -99,6 +100,8 @@ class CudaEngine:
         self.notes = notes
         self._start = start
         self._segmenter = segmenter
+        self._rescue = rescue
+        self._lost = False
         self._embedder = embedder
         self._session: Session | None = start()
         self._failed: Session | None = None
@@ -112,27 +115,28 @@ class CudaEngine:
         self.recordings = RECORDINGS if embedder is None else 1
 
     def analyse(self, stretch: Stretch, step_samples: int) -> StretchResult:
-        """Classes and embeddings of a stretch. One that the GPU fails on is tried once more, alone, after a restart.
+        """Classes and embeddings of a stretch.
+
+        One that the GPU fails on is tried once more, alone, after a restart, and then computed on the CPU. After some
+        faults the driver serves this process no more: then the CPU computes all the rest.
 
         Raises
         ------
-        BackendError
-            The GPU failed twice or cannot be started again, or its memory is too small for one window.
+        OutOfMemoryError
+            The GPU's memory is too small for one window.
         """
-        try:
-            return self._attempt(stretch, step_samples)
-        except OutOfMemoryError:
-            raise
-        except BackendError as error:
-            logger.warning("%s failed and is started again: %s", self.device, error)
-        # Of the stretches that a failure hits all but one are innocent; alone, only that one fails again.
-        with self._second_try:
-            try:
-                return self._attempt(stretch, step_samples)
-            except OutOfMemoryError:
-                raise
-            except BackendError as error:
-                raise BackendError(f"{self.device} failed twice on the same part of a recording: {error}") from error
+        for lock in (nullcontext(), self._second_try):
+            if self._lost:
+                break
+            # Of the stretches that a failure hits all but one are innocent; alone, only that one fails again.
+            with lock:
+                try:
+                    return self._attempt(stretch, step_samples)
+                except OutOfMemoryError:
+                    raise
+                except BackendError as error:
+                    logger.warning("%s failed: %s", self.device, error)
+        return self._rescue().analyse(stretch, step_samples)
 
     def peak_device_bytes(self) -> int:
         """The most device memory that was held for weights and batches."""
@@ -153,6 +157,11 @@ class CudaEngine:
             idle = [failed.lanes.get() for _ in failed.all_lanes]
             try:
                 session = self._start()
+            except BackendError:
+                if not self._lost:
+                    logger.warning("%s cannot be started again: the CPU computes the rest, more slowly", self.device)
+                self._lost = True
+                raise
             finally:
                 # Whoever waits for one of them sees that its session has ended.
                 for lane in idle:
@@ -251,7 +260,7 @@ def open_cuda(
     """
     from .backend.cuda_build import build
     from .backend.cuda_networks import ModelLayers, overflowing, requests
-    from .engine import cpu_embedder
+    from .engine import cpu_embedder, open_engine
 
     embedder: Embedder | None = None
     segmentation = segmentation_layers(weights.segmentation)
@@ -281,8 +290,12 @@ def open_cuda(
         logger.warning("%s: scores that are not finite are computed again on the CPU", gpu)
         return SegmentationNetwork(weights.segmentation, CpuBackend())
 
+    @cache
+    def rescue() -> Engine:
+        return open_engine("cpu", weights, grid, threads)
+
     dimension = DIMENSION if embedder is None else embedder.dimension
-    return CudaEngine(gpu, start, segmenter, embedder, dimension, threads, notes)
+    return CudaEngine(gpu, start, segmenter, rescue, embedder, dimension, threads, notes)
 
 
 def _session(index: int, layers: ModelLayers, restart: bool) -> Session:

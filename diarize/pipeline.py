@@ -26,10 +26,10 @@ from .audio import check_part
 from .backend.select import choose_device
 from .channels import SPLIT, Channel, joined, parse_channel
 from .clustering import Clusterer
-from .engine import Compiling, Engine, open_engine
+from .engine import Compiling, Engine, open_engine, wake
 from .errors import AudioError, OptionError
 from .framing import FRAMES_PER_WINDOW, LOCAL_SPEAKERS, SAMPLE_RATE, Framing
-from .model.registry import resolve
+from .model.registry import CAMPPLUS, resolve
 from .model.weights import ModelWeights, load_model
 from .modes import Mode, plan
 from .spool import Source, seekable, stem
@@ -140,7 +140,9 @@ class Pipeline:
         if threads is not None and threads < 1:
             raise OptionError(f"threads is {threads}; it must be at least 1")
         # Before the weights, which take longer to load than it takes to see that there is no GPU.
-        choose_device(device)
+        gpu = choose_device(device).gpu
+        if gpu is not None and resolve(model) != CAMPPLUS:
+            wake(gpu)
         weights = load_model(model)
         count = threads or len(os.sched_getaffinity(0))
         chosen = plan(weights.network, by_name[mode])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from .cuda_build import build
 from .cuda_compile import KernelCache, Request
 from .cuda_devices import HOPPER
 from .cuda_driver import Gpu, MemoryPool
@@ -106,6 +107,7 @@ class CudaNetworks:
                 if self.resnet34.choice.precision == "tf32":
                     self._exact = self.resnet34
                 else:
+                    build(exact_choice().requests(), self.gpu.capability, self._cache.folder)
                     layers = self._layers.trunk
                     self._exact = ResNet34Kernels(self.gpu, self.pool, layers, exact_choice(), self._cache)
             return self._exact

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from diarize.analysis import StretchResult
 from diarize.backend.cuda_driver import OutOfMemoryError
 from diarize.backend.cuda_lane import Limits, even_parts
 from diarize.engine_cuda import CudaEngine, Session
@@ -64,17 +65,27 @@ class CpuSegmenter:
         return np.full((num_windows, 589), 2, np.uint8)
 
 
-def engine_of(*lanes: FakeLane, later: FakeLane | None = None) -> CudaEngine:
-    sessions = iter([lanes, (later or FakeLane(),)])
+class CpuEngine:
+    """Says class 3."""
+
+    def analyse(self, stretch: Stretch, step_samples: int) -> StretchResult:
+        count = stretch.num_windows
+        return StretchResult(0, np.full((count, 589), 3, np.uint8), np.ones((count, 3, 256), np.float32), 0.0, 0.0)
+
+
+def engine_of(*lanes: FakeLane, later: FakeLane | None = None, restarts: bool = True) -> CudaEngine:
+    sessions = iter([lanes, (later or FakeLane(),)] if restarts else [lanes])
 
     def start() -> Session:
-        own = next(sessions)
+        own = next(sessions, None)
+        if own is None:
+            raise BackendError("CUDA driver error CUDA_ERROR_ILLEGAL_ADDRESS (700)")
         waiting: queue.LifoQueue = queue.LifoQueue()
         for lane in own:
             waiting.put(lane)
         return Session(waiting, list(own), lambda: 5)
 
-    return CudaEngine(GPU, start, CpuSegmenter, None, 256)
+    return CudaEngine(GPU, start, CpuSegmenter, CpuEngine, None, 256)  # type: ignore[arg-type]
 
 
 def broken() -> None:
@@ -128,10 +139,21 @@ def test_a_failed_gpu_is_started_again() -> None:
     engine.analyse(STRETCH, 16_000)
 
 
-def test_a_stretch_that_always_fails_leaves_the_others_alone() -> None:
-    engine = engine_of(FakeLane(fault=broken), later=FakeLane(fault=broken))
-    with pytest.raises(BackendError, match="failed twice on the same part"):
-        engine.analyse(STRETCH, 16_000)
+def test_a_stretch_that_always_fails_is_computed_on_the_cpu() -> None:
+    lane = FakeLane(fault=broken)
+    engine = engine_of(FakeLane(fault=broken), later=lane)
+    assert (engine.analyse(STRETCH, 16_000).classes == 3).all()
+    assert not engine._lost
+
+
+def test_a_gpu_that_cannot_be_started_again_leaves_the_rest_to_the_cpu(caplog: pytest.LogCaptureFixture) -> None:
+    lane = FakeLane(fault=broken)
+    engine = engine_of(lane, restarts=False)
+    with caplog.at_level(logging.WARNING, "diarize"):
+        results = [engine.analyse(STRETCH, 16_000) for _ in range(3)]
+    assert all((result.classes == 3).all() for result in results)
+    assert caplog.text.count("cannot be started again: the CPU computes the rest") == 1
+    assert engine.peak_device_bytes() == 15
 
 
 def test_lanes_take_turns() -> None:
