@@ -1,6 +1,6 @@
 # Everything runs in .venv, which the first target that needs it creates. Needs Python 3.11 to 3.13 and make.
 #   make demo    install, diarize the recording that ships, print its turns and RTTM
-#   make test    all tests
+#   make test    all tests but the slow ones: make test-slow compiles every GPU kernel for every capability
 #   make check   lint, types and tests
 
 FITS = import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
@@ -15,7 +15,7 @@ BIN := $(VENV)/bin
 TREE := .mypy_cache/tree/diarize
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo setup test lint fmt type check clean
+.PHONY: demo setup test test-slow lint fmt type check clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.installed
@@ -24,7 +24,10 @@ demo: $(VENV)/.installed
 setup: $(VENV)/.dev
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(VENV)/.dev
+	$(BIN)/python -m pytest -m slow
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -16,7 +16,6 @@ DER = {("campplus", "exact"): 6.49, ("campplus", "fast"): 6.43}
 TOLERANCE = 0.5
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("model", "mode"), DER)
 def test_the_error_rate_is_the_one_that_was_measured(model: str, mode: str) -> None:
     from diarize.pipeline import Pipeline
