@@ -105,7 +105,7 @@ def open_engine(
         The device asked for cannot be used.
     """
     count = threads or len(os.sched_getaffinity(0))
-    choice = choose_device(name, whole=weights.network is EmbeddingNetwork.RESNET34)
+    choice = choose_device(name, whole=not grid)
     if choice.gpu is not None:
         from .engine_cuda import open_cuda
 

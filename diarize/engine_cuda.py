@@ -22,6 +22,8 @@ from .analysis import Embedder, Segmenter, StretchResult
 from .backend.cuda_driver import OutOfMemoryError
 from .errors import BackendError
 from .hardware import Device
+from .model.campplus import DIMENSION as CAMPPLUS_DIMENSION
+from .model.campplus import FRAME_OF, MIN_FRAMES, campplus_layers
 from .model.fbank import log_mel_layer
 from .model.resnet34 import DIMENSION, each_resnet34_layer, trunk_masks
 from .model.segmentation import segmentation_layers
@@ -49,6 +51,18 @@ _MIXED_WINDOWS = 24
 
 
 Made = TypeVar("Made")
+Slots = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+
+def trunk_slots(masks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """For ResNet34: slots (C, 3) with any frame, and weights (C, 3, 125) of the trunk's steps."""
+    return np.asarray(masks.any(axis=2)), trunk_masks(masks)
+
+
+def sequence_slots(masks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """For CAM++: slots (C, 3) with enough of the filterbank's frames, and these (C, 3, 998), bool."""
+    frames = masks[:, :, FRAME_OF]
+    return frames.sum(axis=2) >= MIN_FRAMES, frames
 
 
 class Lane(Protocol):
@@ -57,8 +71,8 @@ class Lane(Protocol):
     def segment(self, samples: np.ndarray, num_windows: int, step_samples: int) -> tuple[np.ndarray, np.ndarray]:
         """Classes of a stretch, and which windows must be computed again elsewhere."""
 
-    def embed(self, active: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Embeddings of the stretch that was segmented last."""
+    def embed(self, active: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Embeddings of the stretch that was segmented last, and which windows must be computed again elsewhere."""
 
     def shrink(self) -> bool:
         """Halve the batches; false where that is not possible."""
@@ -80,8 +94,9 @@ class Session:
 class CudaEngine:
     """See `Engine`. `start` opens the GPU and gives its lanes; it is called again after the GPU has failed.
 
-    `segmenter` computes on the CPU what the GPU could not, `rescue` is the whole engine there. `embedder` on the CPU
-    stands in for an embedding network without GPU kernels, None where the GPU has them.
+    `segmenter` and `repair` compute on the CPU what left the range of the GPU's kernels, `rescue` is the whole engine
+    there. `embedder` on the CPU stands in for an embedding network without GPU kernels, None where the GPU has them.
+    `slots` gives which of a stretch's slots are embedded from masks (C, 3, 589), and what the lanes need to know.
     """
 
     def __init__(
@@ -89,7 +104,9 @@ class CudaEngine:
         device: Device,
         start: Callable[[], Session],
         segmenter: Callable[[], Segmenter],
+        repair: Callable[[], Embedder],
         rescue: Callable[[], Engine],
+        slots: Slots,
         embedder: Embedder | None,
         dimension: int,
         threads: int = 1,
@@ -100,7 +117,9 @@ class CudaEngine:
         self.notes = notes
         self._start = start
         self._segmenter = segmenter
+        self._repair = repair
         self._rescue = rescue
+        self._slots = slots
         self._lost = False
         self._embedder = embedder
         self._session: Session | None = start()
@@ -214,18 +233,22 @@ class CudaEngine:
         return classes
 
     def _embeddings(self, lane: Lane, stretch: Stretch, step_samples: int, masks: np.ndarray) -> np.ndarray:
-        active, weights = np.asarray(masks.any(axis=2)), trunk_masks(masks)
-        try:
-            return lane.embed(active, weights)
-        except OutOfMemoryError:
-            self._smaller(lane)
+        active, weights = self._slots(masks)
 
-        def both() -> np.ndarray:
+        def both() -> tuple[np.ndarray, np.ndarray]:
             # What the stretch had on the device has gone with the rest of the memory.
             lane.segment(stretch.samples, stretch.num_windows, step_samples)
             return lane.embed(active, weights)
 
-        return self._fitting(lane, both)
+        try:
+            embeddings, beyond = lane.embed(active, weights)
+        except OutOfMemoryError:
+            self._smaller(lane)
+            embeddings, beyond = self._fitting(lane, both)
+        for window in np.flatnonzero(beyond):
+            samples, own = stretch.samples[window * step_samples :], masks[window : window + 1]
+            embeddings[window] = self._repair().embed(samples, 1, step_samples, own)[0]
+        return embeddings
 
     def _fitting(self, lane: Lane, work: Callable[[], Made]) -> Made:
         """What `work` gives, with batches as small as they must be."""
@@ -259,22 +282,28 @@ def open_cuda(
         The GPU cannot be used.
     """
     from .backend.cuda_build import build
+    from .backend.cuda_driver import Gpu
     from .backend.cuda_networks import ModelLayers, overflowing, requests
     from .engine import cpu_embedder, open_engine
 
     embedder: Embedder | None = None
     segmentation = segmentation_layers(weights.segmentation)
-    layers = ModelLayers(segmentation)
+    slots, dimension = trunk_slots, DIMENSION
     if weights.network is EmbeddingNetwork.RESNET34:
         layers = ModelLayers(segmentation, log_mel_layer("hamming"), list(each_resnet34_layer(weights.embedding)))
         beyond = overflowing(layers.trunk)
         if beyond:
             notes = (*notes, f"embeddings with TF32: weights of {beyond[0]} exceed float16's range")
-    else:
+    elif grid:
+        layers = ModelLayers(segmentation)
         embedder = cpu_embedder(weights, grid)
-        notes = (*notes, "embeddings on the CPU: this embedding network has no GPU kernels")
-    assert gpu.compute_capability is not None
-    build(requests(gpu.compute_capability, layers), gpu.compute_capability, compiling=compiling)
+        dimension = embedder.dimension
+        notes = (*notes, "embeddings on the CPU: the bundled model's fast mode has no GPU kernels, and exact is faster")
+    else:
+        layers = ModelLayers(segmentation, log_mel_layer("povey"), campplus=campplus_layers(weights.embedding))
+        slots, dimension = sequence_slots, CAMPPLUS_DIMENSION
+    driver = Gpu(gpu.index)
+    build(requests(driver, layers), driver.capability, compiling=compiling)
     opened = 0
 
     def start() -> Session:
@@ -291,11 +320,15 @@ def open_cuda(
         return SegmentationNetwork(weights.segmentation, CpuBackend())
 
     @cache
+    def repair() -> Embedder:
+        logger.warning("%s: embeddings beyond the range of its kernels are computed again on the CPU", gpu)
+        return cpu_embedder(weights, grid)
+
+    @cache
     def rescue() -> Engine:
         return open_engine("cpu", weights, grid, threads)
 
-    dimension = DIMENSION if embedder is None else embedder.dimension
-    return CudaEngine(gpu, start, segmenter, rescue, embedder, dimension, threads, notes)
+    return CudaEngine(gpu, start, segmenter, repair, rescue, slots, embedder, dimension, threads, notes)
 
 
 def _session(index: int, layers: ModelLayers, restart: bool) -> Session:

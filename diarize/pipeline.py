@@ -29,7 +29,7 @@ from .clustering import Clusterer
 from .engine import Compiling, Engine, open_engine, wake
 from .errors import AudioError, OptionError
 from .framing import FRAMES_PER_WINDOW, LOCAL_SPEAKERS, SAMPLE_RATE, Framing
-from .model.registry import CAMPPLUS, resolve
+from .model.registry import resolve
 from .model.weights import ModelWeights, load_model
 from .modes import Mode, plan
 from .spool import Source, seekable, stem
@@ -141,7 +141,7 @@ class Pipeline:
             raise OptionError(f"threads is {threads}; it must be at least 1")
         # Before the weights, which take longer to load than it takes to see that there is no GPU.
         gpu = choose_device(device).gpu
-        if gpu is not None and resolve(model) != CAMPPLUS:
+        if gpu is not None:
             wake(gpu)
         weights = load_model(model)
         count = threads or len(os.sched_getaffinity(0))

@@ -287,10 +287,11 @@ class CampPlusPlan:
             dilation = self._kernels.dilations[number]
             self._product(f"{name}.local", "taps", self._hidden, 128, 384, 32, unused, x, channels, 0, dilation)
 
-    def load(self, frames: Sequence[np.ndarray]) -> None:
+    def load(self, frames: Sequence[np.ndarray], stream: Stream | None = None) -> None:
         """Fill the plan with sequences, each the numbers of its frames in `features`.
 
-        The last run of this plan must have ended: the copies are made at once.
+        With a stream the copies wait for the work given to it before. Without one they are made at once, and the last
+        run of this plan must have ended.
 
         Raises
         ------
@@ -301,7 +302,11 @@ class CampPlusPlan:
         arrays = (self._source, self._item, self._part, self._column_spans, self._row_spans)
         values = (layout.source, layout.item, layout.part, layout.columns, layout.rows)
         for array, value in zip(arrays, values, strict=True):
-            check(self._kernels.gpu.driver.cuMemcpyHtoD(array.address, value.ctypes.data, value.nbytes))
+            driver = self._kernels.gpu.driver
+            if stream is None:
+                check(driver.cuMemcpyHtoD(array.address, value.ctypes.data, value.nbytes))
+            else:
+                check(driver.cuMemcpyHtoDAsync(array.address, value.ctypes.data, value.nbytes, stream.handle))
 
     def run(self, stream: Stream) -> None:
         """Launch every kernel of the batch."""

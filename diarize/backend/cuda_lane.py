@@ -13,8 +13,10 @@ from typing import TypeVar
 import numpy as np
 
 from ..framing import FRAMES_PER_WINDOW, LOCAL_SPEAKERS, WINDOW_SAMPLES
+from .cuda_campplus import DIMENSION as CAMPPLUS_DIMENSION
+from .cuda_campplus import CampPlusPlan, columns_for
 from .cuda_driver import DeviceArray, Launch, MemoryPool
-from .cuda_fbank import FilterbankPlan
+from .cuda_fbank import FRAME_STEP, FilterbankPlan
 from .cuda_memory import Arena, ArenaFullError, HostBlock, clear, copy_samples, download, upload
 from .cuda_networks import CudaNetworks, with_memory
 from .cuda_pyannet import PyanNetPlan
@@ -25,6 +27,11 @@ _MIB = 1 << 20
 # Bytes a window of a plan, from the shapes that the networks' plans hold; growth covers what they miss.
 _SEGMENTATION_BYTES = 7 * _MIB
 _TRUNK_BYTES = 30 * _MIB
+# CAM++: bytes a column (10 ms) of a plan, and the columns that stand for a window of the limit.
+_COLUMN_BYTES = 44_000
+_WINDOW_COLUMNS = 1024
+# Columns and sequences are rounded up to these, for the same reason as slots.
+_COLUMN_STEP, _SEQUENCE_STEP = 4096, 32
 # Slots are rounded up to this part of the windows, so that few plans serve many batches.
 _SLOT_PARTS = 4
 
@@ -55,6 +62,14 @@ def even_parts(count: int, most: int) -> list[tuple[int, int]]:
 
 
 @dataclass
+class _SequenceBatch:
+    """A plan of CAM++, and the bytes that it takes from the beginning of the block."""
+
+    plan: CampPlusPlan
+    nbytes: int
+
+
+@dataclass
 class _TrunkBatch:
     """A plan of ResNet34 and what fills its inputs from a stretch."""
 
@@ -81,6 +96,7 @@ class CudaLane:
         self._pyannet = with_memory(networks.pyannet, self._work)
         self._segmentations: dict[tuple[int, int], PyanNetPlan] = {}
         self._trunks: dict[tuple[str, int, int], _TrunkBatch] = {}
+        self._sequences: dict[tuple[int, int, int], _SequenceBatch] = {}
         self._samples: DeviceArray | None = None
         self._features: FilterbankPlan | None = None
         self._step = 0
@@ -130,7 +146,7 @@ class CudaLane:
         flagged = np.repeat(flags[:, 0] != 0, [count for _, count in batches])
         return classes.copy(), flagged
 
-    def embed(self, active: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    def embed(self, active: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Embeddings of the stretch that was segmented last.
 
         Parameters
@@ -138,27 +154,89 @@ class CudaLane:
         active
             (num_windows, 3) bool: the slots to embed; windows without any are left out.
         weights
-            (num_windows, 3, 125) float32: weights of the trunk's steps.
+            ResNet34: (num_windows, 3, 125) float32, weights of the trunk's steps. CAM++: (num_windows, 3, 998) bool,
+            the filterbank's frames of each slot, at least one where it is active.
 
         Returns
         -------
-        np.ndarray
-            (num_windows, 3, 256) float32, NaN where not active.
+        tuple[np.ndarray, np.ndarray]
+            (num_windows, 3, 256 or 192) float32, NaN where not active; and per window whether an activation left the
+            range of every kernel here, bool.
         """
         self.gpu.use()
-        out = np.full((*active.shape, DIMENSION), np.nan, np.float32)
+        campplus = self._networks.campplus is not None
+        out = np.full((*active.shape, CAMPPLUS_DIMENSION if campplus else DIMENSION), np.nan, np.float32)
+        beyond = np.zeros(len(active), bool)
         windows = np.flatnonzero(active.any(axis=1))
-        if not len(windows):
-            return out
+        if len(windows) and campplus:
+            beyond[self._embed_sequences(active, weights, out)] = True
+        elif len(windows):
+            beyond[self._embed_windows(windows, active, weights, out)] = True
+        return out, beyond
+
+    def _embed_windows(
+        self, windows: np.ndarray, active: np.ndarray, weights: np.ndarray, out: np.ndarray
+    ) -> np.ndarray:
+        """Fill `out` with ResNet34; gives the windows whose activations leave even float32's range."""
         kernels = self._networks.resnet34
         assert kernels is not None
         flagged = self._run_trunk(kernels, windows, active, weights, out)
-        if len(flagged):
-            # Activations left float16's range: these batches once more, where the range is float32's.
-            again = self._run_trunk(self._networks.exact(), flagged, active, weights, out)
-            if len(again):
-                out[again] = np.where(np.isfinite(out[again]), out[again], np.nan)
-        return out
+        # Activations left float16's range: these batches once more, where the range is float32's.
+        return self._run_trunk(self._networks.exact(), flagged, active, weights, out) if len(flagged) else flagged
+
+    def _embed_sequences(self, active: np.ndarray, frames: np.ndarray, out: np.ndarray) -> np.ndarray:
+        """Fill `out` with CAM++; gives the windows of batches that raised the flag."""
+        places = np.argwhere(active)
+        step = self._step // FRAME_STEP
+        numbers = [(window * step + np.flatnonzero(frames[window, local])).astype(np.int32) for window, local in places]
+        batches = self._sequence_batches([len(own) for own in numbers])
+        self._host.rewind(len(places) * 4 * CAMPPLUS_DIMENSION + 256 * (len(batches) + 2))
+        flags = self._host.take((len(batches), 16), np.int32)
+        found = []
+        for number, (first, last) in enumerate(batches):
+            made = self._sequence_plan(numbers[first:last])
+            clear(self._stream, made.plan.flag)
+            # Free places are read, and what another plan left there need not be finite.
+            self._work.zero(self._stream, made.nbytes)
+            made.plan.load(numbers[first:last], self._stream)
+            made.plan.run(self._stream)
+            found.append(self._host.take((last - first, CAMPPLUS_DIMENSION), np.float32))
+            download(self._stream, found[-1], made.plan.embeddings)
+            download(self._stream, flags[number, :1], made.plan.flag)
+        self._stream.synchronize()
+        out[active] = np.concatenate(found)
+        raised = [places[first:last, 0] for (first, last), flag in zip(batches, flags[:, 0], strict=True) if flag]
+        return np.unique(np.concatenate(raised)) if raised else np.zeros(0, np.int64)
+
+    def _sequence_batches(self, lengths: list[int]) -> list[tuple[int, int]]:
+        """(first, last) of batches of neighbouring sequences that fit the columns of the limit."""
+        most = self.limits.embedding * _WINDOW_COLUMNS
+        batches, first, held = [], 0, columns_for([])
+        for index, length in enumerate(lengths):
+            own = columns_for([length]) - columns_for([])
+            if index > first and held + own > most:
+                batches.append((first, index))
+                first, held = index, columns_for([])
+            held += own
+        return [*batches, (first, len(lengths))]
+
+    def _sequence_plan(self, numbers: list[np.ndarray]) -> _SequenceBatch:
+        kernels, features = self._networks.campplus, self._features
+        assert kernels is not None
+        assert features is not None
+        columns = -(-columns_for([len(own) for own in numbers]) // _COLUMN_STEP) * _COLUMN_STEP
+        count = -(-len(numbers) // _SEQUENCE_STEP) * _SEQUENCE_STEP
+        # The address too: the plan's launches hold it.
+        key = (features.features.address, columns, count)
+        if key not in self._sequences:
+            bound = with_memory(kernels, self._work)
+
+            def make() -> _SequenceBatch:
+                plan = bound.plan(features.features, columns, count)
+                return _SequenceBatch(plan, self._work.used_bytes)
+
+            self._sequences[key] = self._fit(columns * _COLUMN_BYTES, make)
+        return self._sequences[key]
 
     def _run_trunk(
         self, kernels: ResNet34Kernels, windows: np.ndarray, active: np.ndarray, weights: np.ndarray, out: np.ndarray
@@ -215,7 +293,7 @@ class CudaLane:
     def _gather(self, made: _TrunkBatch, count: int) -> Launch:
         features = self._features
         assert features is not None
-        step = self._step // 160 * MELS
+        step = self._step // FRAME_STEP * MELS
         values = (features.features, features.mean, made.chosen, made.plan.features, made.plan.mean)
         return self._networks.gather.bind((8, count, 1), *values, step, FRAMES * MELS)
 
@@ -229,7 +307,7 @@ class CudaLane:
         """Put a stretch on the device, and its features where the GPU embeds."""
         self._step = step_samples
         length = (num_windows - 1) * step_samples + WINDOW_SAMPLES
-        frames = length // 160
+        frames = length // FRAME_STEP
         needed = 4 * length + 4 * MELS * (frames + num_windows) + 16 * 512
         self._held.reserve(needed)
         self._held.rewind()
@@ -282,6 +360,7 @@ class CudaLane:
         """Drop all plans, which point into the block."""
         self._segmentations.clear()
         self._trunks.clear()
+        self._sequences.clear()
 
     def shrink(self) -> bool:
         """Give back memory and halve the batches; false where they are of one window already."""

@@ -53,6 +53,15 @@ class Arena(MemoryPool):
         self.peak_bytes = max(self.peak_bytes, nbytes)
         return True
 
+    def zero(self, stream: Stream, nbytes: int) -> None:
+        """Fill the beginning of the block with zeros."""
+        check(self.gpu.driver.cuMemsetD32Async(self._block, 0, nbytes // 4, stream.handle))
+
+    @property
+    def used_bytes(self) -> int:
+        """What has been carved since `rewind`."""
+        return self._used
+
     def release(self) -> None:
         """Give the block back to the device."""
         if self._block:

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from .cuda_build import build
+from .cuda_campplus import KERNELS as CAMPPLUS
+from .cuda_campplus import CampPlusKernels
 from .cuda_compile import KernelCache, Request
 from .cuda_devices import HOPPER
 from .cuda_driver import Gpu, MemoryPool
 from .cuda_fbank import KERNELS as FILTERBANK
 from .cuda_fbank import FilterbankKernels
-from .cuda_pyannet import PyanNetChoice, PyanNetKernels
+from .cuda_pyannet import PyanNetKernels, best_choice
 from .cuda_resnet34 import ResNet34Kernels, TrunkChoice, float32_choice, hopper_choice, portable_choice
 
 if TYPE_CHECKING:
@@ -25,16 +27,17 @@ if TYPE_CHECKING:
 GATHER = Request("gather:make_gather", {})
 _HALF_MAX = float(np.finfo(np.float16).max)
 
-Kernels = TypeVar("Kernels", PyanNetKernels, FilterbankKernels, ResNet34Kernels)
+Kernels = TypeVar("Kernels", PyanNetKernels, FilterbankKernels, ResNet34Kernels, CampPlusKernels)
 
 
 @dataclass(frozen=True)
 class ModelLayers:
-    """The layers of a model: segmentation, and the filterbank and trunk of ResNet34 where the GPU runs them."""
+    """The layers of a model: segmentation, and where the GPU embeds, the filterbank and ResNet34's trunk or CAM++."""
 
     segmentation: Sequence[Layer]
     filterbank: Layer | None = None
     trunk: Sequence[Layer] = ()
+    campplus: Sequence[Layer] = ()
 
 
 def overflowing(layers: Sequence[Layer]) -> tuple[str, ...]:
@@ -60,11 +63,13 @@ def exact_choice() -> TrunkChoice:
     return float32_choice(tf32=True)
 
 
-def requests(capability: tuple[int, int], layers: ModelLayers) -> list[Request]:
+def requests(gpu: Gpu, layers: ModelLayers) -> list[Request]:
     """Every kernel that a model needs before its first batch, each once."""
-    wanted = PyanNetChoice().requests()
+    wanted = best_choice(gpu).requests()
     if layers.trunk:
-        wanted += [*FILTERBANK.values(), GATHER, *trunk_choice(capability, layers.trunk).requests()]
+        wanted += [*FILTERBANK.values(), GATHER, *trunk_choice(gpu.capability, layers.trunk).requests()]
+    if layers.campplus:
+        wanted += [*FILTERBANK.values(), *CAMPPLUS.values()]
     unique = {repr((r.factory, sorted(r.parameters.items()))): r for r in wanted}
     return list(unique.values())
 
@@ -83,15 +88,18 @@ class CudaNetworks:
         self.pool = MemoryPool(gpu)
         self._layers = layers
         self._cache = cache or KernelCache()
-        self.pyannet = PyanNetKernels(gpu, self.pool, layers.segmentation, None, self._cache)
+        self.pyannet = PyanNetKernels(gpu, self.pool, layers.segmentation, best_choice(gpu), self._cache)
         # Loaded now, since plans are made by several threads.
         for windows in self.pyannet.choice.block_windows:
             self.pyannet.load(self.pyannet.choice.recurrence(windows))
         self.filterbank: FilterbankKernels | None = None
         self.resnet34: ResNet34Kernels | None = None
-        if layers.trunk:
-            assert layers.filterbank is not None
+        self.campplus: CampPlusKernels | None = None
+        if layers.filterbank is not None:
             self.filterbank = FilterbankKernels(gpu, self.pool, layers.filterbank, self._cache)
+        if layers.campplus:
+            self.campplus = CampPlusKernels(gpu, self.pool, layers.campplus, self._cache)
+        if layers.trunk:
             choice = trunk_choice(gpu.capability, layers.trunk)
             self.resnet34 = ResNet34Kernels(gpu, self.pool, layers.trunk, choice, self._cache)
             kernel = GATHER.make()

@@ -41,7 +41,7 @@ def choose_device(
     find: Callable[[], Discovery] = discover,
     missing: Callable[[], tuple[str, ...]] = missing_packages,
 ) -> Choice:
-    """The device for a name. `whole` false means that some network of the model has no GPU kernels.
+    """The device for a name. `whole` false means that some network has no GPU kernels in this mode.
 
     Raises
     ------
@@ -61,7 +61,7 @@ def choose_device(
             raise BackendError(f"device {name} cannot be used: {reason}; use --device cpu, or see diarize devices")
         return Choice(found.gpus[index])
     if not reason and not whole:
-        reason = "the embedding network of this model has no GPU kernels; --device cuda runs only the other one there"
+        reason = "this model's fast mode embeds on the CPU; on a GPU --mode exact is faster"
     if reason:
         return Choice(None, (f"device cpu (automatic: {reason})",))
     return Choice(found.gpus[0], (f"device cuda:0, {found.gpus[0].name} (automatic)",))

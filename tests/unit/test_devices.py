@@ -120,7 +120,7 @@ def test_automatic_takes_a_gpu_and_says_so() -> None:
     [
         ({"problem": "no NVIDIA driver is installed"}, "no NVIDIA driver"),
         ({"missing": ("numba-cuda",)}, "numba-cuda cannot be imported"),
-        ({"whole": False}, "no GPU kernels"),
+        ({"whole": False}, "--mode exact is faster"),
     ],
 )
 def test_automatic_takes_the_cpu_and_says_why(arguments: dict[str, Any], why: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 from diarize.analysis import StretchResult
 from diarize.backend.cuda_driver import OutOfMemoryError
 from diarize.backend.cuda_lane import Limits, even_parts
-from diarize.engine_cuda import CudaEngine, Session
+from diarize.engine_cuda import CudaEngine, Session, sequence_slots, trunk_slots
 from diarize.errors import BackendError
 from diarize.hardware import Device
 from diarize.stretches import Stretch
@@ -28,7 +28,7 @@ class FakeLane:
     def __init__(self, windows: int = 8, too_large: int = 99, fault: Callable[[], None] = lambda: None):
         self.limits = Limits(windows, windows)
         self.too_large, self.fault = too_large, fault
-        self.flagged = np.zeros(3, bool)
+        self.flagged, self.beyond = np.zeros(3, bool), np.zeros(3, bool)
         self.segmented = 0
         self.held = False
 
@@ -40,11 +40,12 @@ class FakeLane:
         self.held = True
         return np.ones((num_windows, 589), np.uint8), self.flagged[:num_windows]
 
-    def embed(self, active: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    def embed(self, active: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if self.limits.embedding >= self.too_large:
             raise OutOfMemoryError("out of memory")
         assert self.held
-        return np.where(active[:, :, None], 1.0, np.nan).astype(np.float32)
+        found = np.where(active[:, :, None], np.ones(256), np.nan).astype(np.float32)
+        return found, self.beyond[: len(active)]
 
     def shrink(self) -> bool:
         smaller = self.limits.halved()
@@ -63,6 +64,14 @@ class CpuSegmenter:
     def classes(self, samples: np.ndarray, num_windows: int, step_samples: int) -> np.ndarray:
         assert len(samples) >= 160_000
         return np.full((num_windows, 589), 2, np.uint8)
+
+
+class CpuEmbedder:
+    """Says embeddings of fives."""
+
+    def embed(self, samples: np.ndarray, num_windows: int, step_samples: int, masks: np.ndarray) -> np.ndarray:
+        assert masks.shape == (num_windows, 3, 589)
+        return np.full((num_windows, 3, 256), 5.0, np.float32)
 
 
 class CpuEngine:
@@ -85,7 +94,7 @@ def engine_of(*lanes: FakeLane, later: FakeLane | None = None, restarts: bool = 
             waiting.put(lane)
         return Session(waiting, list(own), lambda: 5)
 
-    return CudaEngine(GPU, start, CpuSegmenter, CpuEngine, None, 256)  # type: ignore[arg-type]
+    return CudaEngine(GPU, start, CpuSegmenter, CpuEmbedder, CpuEngine, trunk_slots, None, 256)  # type: ignore[arg-type]
 
 
 def broken() -> None:
@@ -130,6 +139,24 @@ def test_scores_that_are_not_finite_are_computed_on_the_cpu() -> None:
     lane.flagged[1] = True
     result = engine_of(lane).analyse(STRETCH, 16_000)
     assert result.classes[:, 0].tolist() == [1, 2, 1]
+
+
+def test_embeddings_beyond_every_range_are_computed_on_the_cpu() -> None:
+    lane = FakeLane()
+    lane.beyond[2] = True
+    result = engine_of(lane).analyse(STRETCH, 16_000)
+    assert result.embeddings[:, 0, 0].tolist() == [1, 1, 5]
+
+
+def test_slots_of_campplus_have_enough_frames() -> None:
+    masks = np.zeros((1, 3, 589), bool)
+    masks[0, 0, 100:130] = True
+    masks[0, 1, 100:105] = True
+    active, frames = sequence_slots(masks)
+    assert active.tolist() == [[True, False, False]]
+    # 589 frames of the mask are 998 of the filterbank.
+    assert frames.shape == (1, 3, 998)
+    assert abs(frames[0, 0].sum() - 30 * 998 / 589) < 2
 
 
 def test_a_failed_gpu_is_started_again() -> None:
