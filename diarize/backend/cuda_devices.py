@@ -15,8 +15,8 @@ from ..hardware import Device
 
 LOWEST_CAPABILITY = (8, 0)
 """Compute capability from which every layer has a kernel: tensor cores with asynchronous copies (Ampere)."""
-LOWEST_DRIVER = (12, 0)
-"""CUDA version that a driver must support at least; the kernels are compiled for it or a newer one."""
+LOWEST_DRIVER = (13, 0)
+"""CUDA version that a driver must support at least: that of the compilers which the CUDA extra installs."""
 HOPPER = (9, 0)
 """Compute capability for which there are kernels of its own, chosen by measurement."""
 

@@ -88,7 +88,7 @@ def test_no_driver() -> None:
         (FakeDriver([], start=100), "sees no GPU"),
         (FakeDriver([]), "sees no GPU"),
         (FakeDriver([], start=999), r"does not start \(CUDA error 999\)"),
-        (FakeDriver(["NVIDIA A100"], version=11080), "supports CUDA 11.8; 12.0 or newer is needed"),
+        (FakeDriver(["NVIDIA A100"], version=12080), "supports CUDA 12.8; 13.0 or newer is needed"),
     ],
 )
 def test_what_stands_in_the_way(driver: FakeDriver, words: str) -> None:
