@@ -77,6 +77,9 @@ class Lane(Protocol):
     def shrink(self) -> bool:
         """Halve the batches; false where that is not possible."""
 
+    def abandon(self) -> None:
+        """Never free memory: its context has ended."""
+
     @property
     def peak_bytes(self) -> int:
         """Most device memory held."""
@@ -89,6 +92,7 @@ class Session:
     lanes: queue.LifoQueue[Lane]
     all_lanes: list[Lane]
     shared_bytes: Callable[[], int] = field(default=lambda: 0)
+    abandon: Callable[[], None] = field(default=lambda: None)
 
 
 class CudaEngine:
@@ -174,6 +178,9 @@ class CudaEngine:
                 return session
             assert failed is not None
             idle = [failed.lanes.get() for _ in failed.all_lanes]
+            for lane in idle:
+                lane.abandon()
+            failed.abandon()
             try:
                 session = self._start()
             except BackendError:
@@ -349,4 +356,4 @@ def _session(index: int, layers: ModelLayers, restart: bool) -> Session:
     waiting: queue.LifoQueue[Lane] = queue.LifoQueue()
     for lane in lanes:
         waiting.put(lane)
-    return Session(waiting, lanes, lambda: networks.pool.peak_bytes)
+    return Session(waiting, lanes, lambda: networks.pool.peak_bytes, networks.abandon)

@@ -253,6 +253,14 @@ class MemoryPool:
                 self.held_bytes -= size
         self._free.clear()
 
+    def close(self) -> None:
+        """Give all memory back to the device; none of the pool's arrays may be used any more."""
+        for address, size in self._sizes.items():
+            check(self.gpu.driver.cuMemFree(address))
+            self.held_bytes -= size
+        self._sizes.clear()
+        self._free.clear()
+
     def put(self, array: np.ndarray) -> DeviceArray:
         """A device copy of a host array, complete when this returns."""
         source = np.ascontiguousarray(array)

@@ -17,7 +17,7 @@ from .cuda_campplus import DIMENSION as CAMPPLUS_DIMENSION
 from .cuda_campplus import CampPlusPlan, columns_for
 from .cuda_driver import DeviceArray, Launch, MemoryPool
 from .cuda_fbank import FRAME_STEP, FilterbankPlan
-from .cuda_memory import Arena, ArenaFullError, HostBlock, clear, copy_samples, download, upload
+from .cuda_memory import Arena, ArenaFullError, HostBlock, clear, copy_samples, download, free_with, upload
 from .cuda_networks import CudaNetworks, with_memory
 from .cuda_pyannet import PyanNetPlan
 from .cuda_resnet34 import DIMENSION, FRAMES, MELS, ResNet34Kernels, ResNet34Plan
@@ -93,6 +93,7 @@ class CudaLane:
         self._held = Arena(self._pool)
         self._work = Arena(self._pool)
         self._host = HostBlock(self.gpu)
+        self._memory = free_with(self, self.gpu, [self._held, self._work, self._pool])
         self._pyannet = with_memory(networks.pyannet, self._work)
         self._segmentations: dict[tuple[int, int], PyanNetPlan] = {}
         self._trunks: dict[tuple[str, int, int], _TrunkBatch] = {}
@@ -112,6 +113,10 @@ class CudaLane:
         self._forget()
         self._held.release()
         self._work.release()
+
+    def abandon(self) -> None:
+        """Leave the memory alone from now on: its context has ended."""
+        self._memory.detach()
 
     def segment(self, samples: np.ndarray, num_windows: int, step_samples: int) -> tuple[np.ndarray, np.ndarray]:
         """Upload a stretch and classify its frames.

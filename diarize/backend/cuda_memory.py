@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -180,6 +182,25 @@ def copy_samples(stream: Stream, target: DeviceArray, source: DeviceArray, first
 def clear(stream: Stream, flag: DeviceArray) -> None:
     """Set a flag to zero."""
     check(stream.gpu.driver.cuMemsetD32Async(flag.address, 0, 1, stream.handle))
+
+
+def free_with(owner: object, gpu: Gpu, pools: Sequence[MemoryPool]) -> weakref.finalize:
+    """Give the memory of `pools` back when `owner` is collected; the end of the process does so by itself."""
+    finalizer = weakref.finalize(owner, _free_all, gpu, pools)
+    finalizer.atexit = False
+    return finalizer
+
+
+def _free_all(gpu: Gpu, pools: Sequence[MemoryPool]) -> None:
+    # A driver that fails here has taken the memory back already.
+    with suppress(BackendError):
+        gpu.use()
+        gpu.synchronize()
+        for pool in pools:
+            if isinstance(pool, Arena):
+                pool.release()
+            else:
+                pool.close()
 
 
 def reset(index: int) -> None:

@@ -18,6 +18,7 @@ from .cuda_devices import HOPPER
 from .cuda_driver import Gpu, MemoryPool
 from .cuda_fbank import KERNELS as FILTERBANK
 from .cuda_fbank import FilterbankKernels
+from .cuda_memory import free_with
 from .cuda_pyannet import PyanNetKernels, best_choice
 from .cuda_resnet34 import ResNet34Kernels, TrunkChoice, float32_choice, hopper_choice, portable_choice
 
@@ -104,8 +105,13 @@ class CudaNetworks:
             self.resnet34 = ResNet34Kernels(gpu, self.pool, layers.trunk, choice, self._cache)
             kernel = GATHER.make()
             self.gather = gpu.load(self._cache.get(kernel, gpu.capability), kernel)
+        self._memory = free_with(self, gpu, [self.pool])
         self._exact: ResNet34Kernels | None = None
         self._lock = threading.Lock()
+
+    def abandon(self) -> None:
+        """Leave the memory alone from now on: its context has ended."""
+        self._memory.detach()
 
     def exact(self) -> ResNet34Kernels:
         """ResNet34 with float32 activations and TF32 products, compiled and loaded when it is first needed."""

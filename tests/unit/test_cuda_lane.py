@@ -7,6 +7,7 @@ What reaches the networks and where their results go is the same as on a GPU; th
 from __future__ import annotations
 
 import ctypes
+import gc
 from enum import IntEnum
 from types import SimpleNamespace
 from typing import Any
@@ -323,3 +324,25 @@ def test_one_window_is_the_end_of_shrinking() -> None:
     lane = lane_of(Limits(2, 1))
     assert lane.shrink()
     assert not lane.shrink()
+
+
+def test_memory_goes_back_with_the_lane() -> None:
+    lane = lane_of(Limits(8, 8))
+    driver = lane.gpu.driver
+    shared = len(driver.blocks)
+    lane.segment(stretch(3), 3, STEP)
+    assert len(driver.blocks) > shared
+    del lane
+    gc.collect()
+    assert len(driver.blocks) == shared
+
+
+def test_memory_of_an_ended_context_is_left_alone() -> None:
+    lane = lane_of(Limits(8, 8))
+    driver = lane.gpu.driver
+    lane.segment(stretch(3), 3, STEP)
+    held = len(driver.blocks)
+    lane.abandon()
+    del lane
+    gc.collect()
+    assert len(driver.blocks) == held

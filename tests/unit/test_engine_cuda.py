@@ -55,6 +55,9 @@ class FakeLane:
         self.limits = smaller
         return True
 
+    def abandon(self) -> None:
+        self.abandoned = True
+
     peak_bytes = 10
 
 
@@ -160,8 +163,10 @@ def test_slots_of_campplus_have_enough_frames() -> None:
 
 
 def test_a_failed_gpu_is_started_again() -> None:
-    engine = engine_of(FakeLane(fault=broken))
+    lane = FakeLane(fault=broken)
+    engine = engine_of(lane)
     assert (engine.analyse(STRETCH, 16_000).classes == 1).all()
+    assert lane.abandoned
     # The new session stays.
     engine.analyse(STRETCH, 16_000)
 
