@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -113,7 +114,9 @@ class _Compiler:
     def finish(self) -> None:
         """There will be no more; begin to listen."""
         assert self._process.stdin is not None
-        self._process.stdin.close()
+        # A process that has died already is heard of by its reader.
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
         self._reader.start()
 
     def _listen(self, output: IO[str], heard: queue.Queue[str]) -> None:
