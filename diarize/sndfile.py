@@ -27,6 +27,8 @@ _TOLERANCE_SECONDS = 0.01
 # Where every sample has its own place in the file, or the format a table of places.
 _EXACT_FORMATS = ("WAV", "WAVEX", "W64", "RF64", "AIFF", "AU", "CAF", "FLAC")
 _EXACT_CODINGS = ("PCM_S8", "PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW", "ALAW")
+# Damaged places that a warning names; the others are counted.
+_SHOWN_PLACES = 3
 # Counts from here on stand for "unknown": 2,000 hours at 16 kHz.
 _UNKNOWN_FRAMES = 1 << 37
 
@@ -47,6 +49,8 @@ class SndfileDecoder:
 
     def __init__(self, path: str, name: str, file: BinaryIO, size: int) -> None:
         self._name = name
+        self._path = path
+        self._size = size
         self._file = file
         self._claim: Claim = read_claim(file, size)
         self._view: TruthfulFile | None = None
@@ -109,16 +113,66 @@ class SndfileDecoder:
         read = soundfile._snd.sf_readf_float
         pointer = soundfile._ffi.cast("float*", buffer.ctypes.data)
         decoded, trim = self._skipped, self._claim.trim
-        while True:
-            count = int(read(self._sound._file, pointer, frames))
-            if count > 0:
-                decoded += count
-                dropped = min(trim, count)
-                trim -= dropped
-                yield buffer[dropped:count]
-            if count < frames:
-                break
+        damaged: list[float] = []
+        try:
+            while True:
+                count = int(read(self._sound._file, pointer, frames))
+                # Asked after each call: a call that fills the buffer can have met damage, and the next one forgets it.
+                failed = soundfile._snd.sf_error(self._sound._file) != 0
+                at = decoded / self.sample_rate
+                if count > 0:
+                    decoded += count
+                    dropped = min(trim, count)
+                    trim -= dropped
+                    if failed and count == frames:
+                        damaged.append(at)
+                    yield buffer[dropped:count]
+                if count < frames:
+                    gap = self._pass_damage(decoded) if failed else 0
+                    if gap == 0:
+                        break
+                    damaged.append(decoded / self.sample_rate)
+                    decoded += gap
+                    buffer[:] = 0
+                    for start in range(0, gap, frames):
+                        yield buffer[: min(frames, gap - start)]
+        finally:
+            # Also where only a part of the recording is asked for.
+            self._warn_of_damage(damaged)
         self._check_end(decoded)
+
+    def _pass_damage(self, decoded: int) -> int:
+        """Samples per channel that were passed over to go on behind damage in a FLAC; 0 where nothing more decodes.
+
+        libFLAC gives a file up at some kinds of damage, although its later frames can be found and decoded.
+        """
+        if self._sound.format != "FLAC" or self.expected_frames is None:
+            return 0
+        if self._view is not None and self._view.error is not None:
+            return 0
+        gap = _CALL_FRAMES
+        while decoded + gap < self.expected_frames:
+            sound = self._open(self._path, self._size)
+            try:
+                sound.seek(decoded + gap)
+            except soundfile.LibsndfileError:
+                sound.close()
+                gap *= 2
+                continue
+            self._sound.close()
+            self._sound = sound
+            return gap
+        return 0
+
+    def _warn_of_damage(self, places: list[float]) -> None:
+        """Adds a warning where the decoder went on behind damage; `places` in seconds."""
+        if not places:
+            return
+        shown = ", ".join(f"{place:.1f}" for place in places[:_SHOWN_PLACES])
+        more = f" s and {len(places) - _SHOWN_PLACES} more places" if len(places) > _SHOWN_PLACES else " s"
+        self.warnings.append(
+            f"the file is damaged near {shown}{more}: turns there may be wrong; copy or record it again"
+        )
 
     def _check_end(self, decoded: int) -> None:
         """Adds a warning where the audio ended before the header's promise.

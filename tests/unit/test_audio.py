@@ -340,6 +340,31 @@ def test_random_bytes_are_no_recording(tmp_path):
         assert "not a recording" in text or "PyAV" in text or "decode" in text
 
 
+@pytest.mark.parametrize("part", [0.3, 0.5, 0.7])
+def test_damage_inside_a_flac_is_reported_with_its_place(tmp_path, part):
+    whole = Path(__file__).parents[2] / "datasets" / "demo" / "dialogue.flac"
+    content = bytearray(whole.read_bytes())
+    middle = round(part * len(content))
+    content[middle : middle + 200] = b"\xff" * 200
+    path = tmp_path / "a.flac"
+    path.write_bytes(content)
+    good, damaged = load(whole), load(path)
+    # What follows keeps its time.
+    assert (good.warnings, len(damaged.samples)) == ((), len(good.samples))
+    assert np.mean(good.samples != damaged.samples) < 0.02
+    place = int(np.argmax(good.samples != damaged.samples)) / RATE
+    (warning,) = damaged.warnings
+    found = float(warning.split(" near ")[1].split(" s")[0].split(",")[0])
+    assert warning == f"the file is damaged near {found} s: turns there may be wrong; copy or record it again"
+    assert abs(found - place) < 0.3
+    with open_audio(path, end=place + 1) as reader:
+        collect(reader)
+        assert reader.warnings == (warning,)
+    with open_audio(path, end=place - 1) as reader:
+        collect(reader)
+        assert reader.warnings == ()
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e30])
 @pytest.mark.parametrize("subtype", ["FLOAT", "DOUBLE"])
 def test_samples_that_are_no_numbers(tmp_path, value, subtype):

@@ -153,9 +153,11 @@ def test_flac_with_damage_inside(tmp_path, flac):
     damaged = bytearray(content)
     damaged[len(content) // 2 : len(content) // 2 + 2000] = bytes(2000)
     result = load(save(tmp_path, bytes(damaged), "a.flac"))
-    assert 5 < result.duration < 12
-    assert np.array_equal(result.samples, samples[: len(result.samples)] / np.float32(32768))
-    assert len(result.warnings) == 1
+    assert len(result.samples) == len(samples)
+    wrong = np.flatnonzero(result.samples != samples / np.float32(32768))
+    assert 0 < wrong[-1] - wrong[0] < 4 * 4096
+    (warning,) = result.warnings
+    assert warning.startswith("the file is damaged near ")
 
 
 @pytest.mark.parametrize("length", [4, 10, 41])
