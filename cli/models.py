@@ -97,7 +97,9 @@ def verify(
         from ..errors import ModelError
         from ..model import registry
 
-        chosen = [_known(name) for name in names or []] or [name for name in registry.NAMES if registry.installed(name)]
+        # The bundled model should always be there, so that it is checked even where its files are not.
+        present = [name for name in registry.NAMES if name == registry.CAMPPLUS or registry.installed(name)]
+        chosen = [_known(name) for name in names or []] or present
         failed = False
         for name in chosen:
             try:
@@ -151,6 +153,7 @@ def pull(
         from ..model import registry
 
         if _known(name) == registry.CAMPPLUS:
+            registry.verify(name)
             say("campplus is part of the package; nothing to do")
             return
         from ..model.hub import pull_community

@@ -17,7 +17,8 @@ from .tensorfile import parse_tensors
 
 FOLDER = Path(__file__).resolve().parents[1] / "weights"
 
-_REMEDY = "install the package again: pip install --force-reinstall --no-deps diarize-cuda"
+REMEDY = "install the package again: pip install --force-reinstall --no-deps diarize-cuda"
+"""What to do where a file of the package is missing or damaged."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def read_manifest(folder: Path = FOLDER) -> dict[str, BundledFile]:
         lines = path.read_text(encoding="utf-8").splitlines()[1:]
         entries = [BundledFile(row[0], row[1], int(row[2]), row[3], row[4]) for row in (x.split("\t") for x in lines)]
     except (OSError, ValueError, IndexError) as error:
-        raise ModelError(f"{path} cannot be read ({error}); {_REMEDY}") from error
+        raise ModelError(f"{path} cannot be read ({error}); {REMEDY}") from error
     return {entry.name: entry for entry in entries}
 
 
@@ -57,7 +58,7 @@ def read_bundled(name: str, folder: Path = FOLDER) -> dict[str, np.ndarray]:
         The file is missing, or its sha256 is not the manifest's.
     """
     data = _verified_bytes(name, folder)
-    return parse_tensors(data, str(folder / name), _REMEDY)
+    return parse_tensors(data, str(folder / name), REMEDY)
 
 
 def verify_bundled(name: str, folder: Path = FOLDER) -> BundledFile:
@@ -76,12 +77,12 @@ def _verified_bytes(name: str, folder: Path) -> bytes:
     entry = read_manifest(folder).get(name)
     path = folder / name
     if entry is None:
-        raise ModelError(f"{folder / 'manifest.tsv'} does not list {name}; {_REMEDY}")
+        raise ModelError(f"{folder / 'manifest.tsv'} does not list {name}; {REMEDY}")
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise ModelError(f"{path} cannot be read ({error.strerror or error}); {_REMEDY}") from error
+        raise ModelError(f"{path} cannot be read ({error.strerror or error}); {REMEDY}") from error
     digest = hashlib.sha256(data).hexdigest()
     if digest != entry.sha256:
-        raise ModelError(f"{path} is damaged: sha256 {digest[:12]}..., expected {entry.sha256[:12]}...; {_REMEDY}")
+        raise ModelError(f"{path} is damaged: sha256 {digest[:12]}..., expected {entry.sha256[:12]}...; {REMEDY}")
     return data

@@ -11,7 +11,6 @@ from ..errors import ModelError
 from . import bundle, community, folder
 from .weights import (
     BUNDLED_FILES,
-    CAMPPLUS_FILE,
     SEGMENTATION_FILE,
     ModelWeights,
     bundled_checksum,
@@ -75,8 +74,8 @@ def installed(name: str) -> bool:
     ModelError
         No model has this name.
     """
-    marker = CAMPPLUS_FILE if name == CAMPPLUS else folder.DESCRIPTION_FILE
-    return (model_folder(name) / marker).is_file()
+    files = BUNDLED_FILES if name == CAMPPLUS else (folder.DESCRIPTION_FILE,)
+    return all((model_folder(name) / file).is_file() for file in files)
 
 
 def resolve(name: str | Path) -> str | Path:
@@ -93,7 +92,9 @@ def resolve(name: str | Path) -> str | Path:
     if name == AUTO:
         return COMMUNITY if installed(COMMUNITY) else CAMPPLUS
     if name in NAMES:
-        if not installed(str(name)):
+        if name == CAMPPLUS:
+            _check_bundled()
+        elif not installed(str(name)):
             raise ModelError(f"model {name} is not installed in {model_folder(str(name))}; {_PULL}")
         return name
     path = Path(name).expanduser()
@@ -127,16 +128,17 @@ def state(name: str) -> ModelState:
     Raises
     ------
     ModelError
-        No model has this name, or its description is damaged.
+        No model has this name, its description is damaged, or a file of the package is missing.
     """
     path = model_folder(name)
+    if name == CAMPPLUS:
+        _check_bundled()
     if not installed(name):
         return ModelState(name, False, path, 0, "", ())
     if name == CAMPPLUS:
         manifest = bundle.read_manifest()
         entries = [manifest[file] for file in BUNDLED_FILES]
-        licences = tuple(f"{entry.name}: {entry.licence}" for entry in entries)
-        return ModelState(name, True, path, sum(entry.size for entry in entries), bundled_checksum(), licences)
+        return ModelState(name, True, path, sum(entry.size for entry in entries), bundled_checksum(), licences(name))
     description = folder.read_description(path, _PULL)
     files = [path / folder.WEIGHTS_FILE, path / folder.DESCRIPTION_FILE]
     size = sum(file.stat().st_size for file in files if file.is_file())
@@ -151,6 +153,9 @@ def licences(name: str) -> tuple[str, ...]:
     ModelError
         No model has this name, or its description is damaged.
     """
+    if name == CAMPPLUS:
+        manifest = bundle.read_manifest()
+        return tuple(f"{file}: {manifest[file].licence}" for file in BUNDLED_FILES)
     known = state(name).licences
     if known:
         return known
@@ -179,3 +184,10 @@ def verify(name: str) -> None:
         return
     resolve(name)
     folder.verify_folder(model_folder(name), _PULL)
+
+
+def _check_bundled() -> None:
+    """Raises `ModelError` where a file of the bundled model is missing: no pull can bring it back."""
+    for file in BUNDLED_FILES:
+        if not (bundle.FOLDER / file).is_file():
+            raise ModelError(f"{bundle.FOLDER / file} is missing; {bundle.REMEDY}")

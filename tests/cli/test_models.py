@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 from tools.community_files import TOKEN, community_hub, original_folder
 from tools.hub_server import Hub, serve
 
-from diarize.model import bundle, weights
+from diarize.errors import ModelError
+from diarize.model import bundle, registry, weights
 
 from .conftest import spawn
 
@@ -92,6 +94,42 @@ def test_bundled_model_needs_no_pull(cli: Callable[..., Any]) -> None:
     result = cli("models", "pull", "campplus")
     assert (result.code, result.out) == (0, "")
     assert result.err == ["diarize: campplus is part of the package; nothing to do"]
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the bundled weights, as a copy that may be damaged."""
+    copy = tmp_path / "weights"
+    shutil.copytree(bundle.FOLDER, copy)
+    monkeypatch.setattr(bundle, "FOLDER", copy)
+    for function in (bundle.read_manifest, bundle.read_bundled, bundle.verify_bundled):
+        monkeypatch.setattr(function, "__defaults__", (copy,))
+    return copy
+
+
+@pytest.mark.parametrize("name", weights.BUNDLED_FILES)
+def test_a_missing_file_of_the_package_is_never_pulled(cli: Callable[..., Any], package: Path, name: str) -> None:
+    (package / name).unlink()
+    remedy = "install the package again: pip install --force-reinstall --no-deps diarize-cuda"
+    for verb in (["verify"], ["verify", "campplus"], ["pull", "campplus"]):
+        result = cli("models", *verb)
+        unreadable = f"diarize: error: {package / name} cannot be read (No such file or directory); {remedy}"
+        assert (result.code, result.out, result.err) == (1, "", [unreadable])
+    listed = cli("models", "list")
+    assert (listed.code, listed.err) == (1, [f"diarize: error: {package / name} is missing; {remedy}"])
+    assert "pull campplus" not in listed.out
+    with pytest.raises(ModelError, match="install the package again"):
+        registry.resolve("campplus")
+    assert cli("models", "licences", "campplus").code == 0
+
+
+def test_a_damaged_file_of_the_package_is_found_by_pull(cli: Callable[..., Any], package: Path) -> None:
+    path = package / weights.CAMPPLUS_FILE
+    path.write_bytes(path.read_bytes()[:-1])
+    result = cli("models", "pull", "campplus")
+    assert (result.code, result.out, len(result.err)) == (1, "", 1)
+    assert "is damaged" in result.err[0]
+    assert "install the package again" in result.err[0]
 
 
 def test_pull_from_the_hub_verify_damage_and_mend(
