@@ -12,6 +12,7 @@ from . import _options
 from ._output import exit_codes, say, start_logging, write_stdout
 
 if TYPE_CHECKING:
+    from ..score.parts import DerParts, JerParts
     from ..score.report import Report
 
 
@@ -51,7 +52,7 @@ def score(
     Pooled means that seconds are summed over all files and divided once. Overlapped speech is scored and nothing is
     forgiven around boundaries, unless the options say so.
     """
-    verbosity = verbose - quiet
+    verbosity = _options.verbosity_of(verbose, quiet)
     with exit_codes(verbosity):
         start_logging(verbosity)
         from ..score import report as reports
@@ -71,22 +72,22 @@ def score(
 
 
 def _table(report: Report, per_file: bool) -> str:
-    from ..score.parts import DerParts
-
     width = max([len(score.file_id) for score in report.files if per_file] + [6])
 
-    def row(name: str, der: DerParts, jer: float, speakers: str) -> str:
-        parts = (der.der, der.share(der.missed), der.share(der.false_alarm), der.share(der.confusion), jer)
-        return f"{name:{width}}" + "".join(f"{100 * part:11.2f}" for part in parts) + f"{speakers:>12}\n"
+    def row(name: str, der: DerParts, jer: JerParts, speakers: str) -> str:
+        parts = (der.der, der.share(der.missed), der.share(der.false_alarm), der.share(der.confusion))
+        cells = [f"{100 * part:.2f}" if der.is_defined else "n/a" for part in parts]
+        cells.append(f"{100 * jer.jer:.2f}" if jer.is_defined else "n/a")
+        return f"{name:{width}}" + "".join(f"{cell:>11}" for cell in cells) + f"{speakers:>12}\n"
 
     heads = ("DER %", "missed %", "false %", "confused %", "JER %")
     text = f"{'':{width}}" + "".join(f"{head:>11}" for head in heads) + f"{'speakers':>12}\n"
     if per_file:
         for score in report.files:
             speakers = f"{score.speakers} of {score.reference_speakers}"
-            text += row(score.file_id, score.der, score.jer.jer, speakers)
+            text += row(score.file_id, score.der, score.jer, speakers)
     der, jer, count = report.pooled
-    text += row("pooled", der, jer.jer, f"{count.exact}/{count.files} exact")
+    text += row("pooled", der, jer, f"{count.exact}/{count.files} exact")
     return text + "\n".join(_notes(report)) + "\n"
 
 

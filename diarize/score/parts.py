@@ -40,6 +40,11 @@ class DerParts:
         return self.missed + self.false_alarm + self.confusion
 
     @property
+    def is_defined(self) -> bool:
+        """Whether any speech of the reference was scored."""
+        return self.total > 0
+
+    @property
     def der(self) -> float:
         """Diarization error rate as a fraction; it may exceed 1.
 
@@ -65,6 +70,11 @@ class JerParts:
 
     def __add__(self, other: JerParts) -> JerParts:
         return JerParts(self.speakers + other.speakers, self.error + other.error)
+
+    @property
+    def is_defined(self) -> bool:
+        """Whether any speaker of the reference was scored."""
+        return self.speakers > 0
 
     @property
     def jer(self) -> float:

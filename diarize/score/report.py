@@ -2,7 +2,8 @@
 
 Schema history
 --------------
-diarize-score/1: der and its parts, jer, speaker_count, protocol, missing, unknown, warnings, files.
+diarize-score/1: der and its parts, jer, speaker_count, protocol, missing, unknown, warnings, files; der and jer are
+null where no speech of the reference was scored.
 """
 
 from __future__ import annotations
@@ -66,11 +67,12 @@ def score_files(
     )
     unknown = tuple(sorted(set(hypothesis) - set(reference)))
     missing = tuple(score.file_id for score in files if score.missing)
+    empty = tuple(score.file_id for score in files if not score.der.is_defined)
     doubled = (
         *_doubled("reference", reference),
         *_doubled("hypothesis", {n: hypothesis.get(n, ()) for n in reference}),
     )
-    return Report(files, protocol, regions is not None, unknown, _warnings(missing, unknown, doubled))
+    return Report(files, protocol, regions is not None, unknown, _warnings(missing, unknown, empty, doubled))
 
 
 def as_json(report: Report) -> dict[str, Any]:
@@ -78,15 +80,26 @@ def as_json(report: Report) -> dict[str, Any]:
     der, jer, count = report.pooled
     return {
         "schema": SCHEMA,
-        **der_json(der),
-        "jer": jer.jer,
+        **_defined(der_json(der), der),
+        **_jer_json(jer),
         "speaker_count": {"files": count.files, "exact": count.exact, "difference": count.difference},
         "protocol": protocol_json(report.protocol, report.has_regions),
         "missing": list(report.missing),
         "unknown": list(report.unknown),
         "warnings": list(report.warnings),
-        "files": {score.file_id: file_json(score) for score in report.files},
+        "files": {
+            score.file_id: {**_defined(file_json(score), score.der), **_jer_json(score.jer)} for score in report.files
+        },
     }
+
+
+def _defined(document: Mapping[str, Any], der: DerParts) -> dict[str, Any]:
+    """`document` without a rate that nothing was divided by."""
+    return dict(document) if der.is_defined else {**document, "der": None}
+
+
+def _jer_json(jer: JerParts) -> dict[str, float | None]:
+    return {"jer": jer.jer if jer.is_defined else None}
 
 
 def der_json(der: DerParts) -> dict[str, float]:
@@ -120,7 +133,9 @@ def protocol_json(protocol: Protocol, has_regions: bool) -> dict[str, Any]:
     }
 
 
-def _warnings(missing: Sequence[str], unknown: Sequence[str], doubled: Sequence[str]) -> tuple[str, ...]:
+def _warnings(
+    missing: Sequence[str], unknown: Sequence[str], empty: Sequence[str], doubled: Sequence[str]
+) -> tuple[str, ...]:
     found = []
     if missing:
         found.append(
@@ -131,6 +146,11 @@ def _warnings(missing: Sequence[str], unknown: Sequence[str], doubled: Sequence[
         found.append(
             f"not in the reference, so not scored: {_listed(unknown)}; "
             "give both sides the same file ids (diarize run --file-id)"
+        )
+    if empty:
+        found.append(
+            f"no speech of the reference was scored in {_listed(empty)}: error rates are undefined there; "
+            "check reference, regions and collar"
         )
     if doubled:
         found.append(f"overlap themselves, which counts twice: {_listed(doubled)}; merge the turns of each speaker")

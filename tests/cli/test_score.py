@@ -53,6 +53,25 @@ def test_json_states_fractions_and_the_protocol(cli: Callable[..., Finished], pa
     assert document["der"] == pytest.approx(0.25 / 9.25)
 
 
+def test_rates_without_scored_speech_are_undefined(cli: Callable[..., Finished], pair: tuple[Path, Path]) -> None:
+    warning = (
+        "diarize: warning: no speech of the reference was scored in f: error rates are undefined there; "
+        "check reference, regions and collar"
+    )
+    shown = cli("score", pair[0], pair[0], "--collar", 100)
+    assert (shown.code, shown.err) == (0, [warning])
+    assert shown.out.splitlines()[1].split()[:6] == ["pooled", "n/a", "n/a", "n/a", "n/a", "n/a"]
+    document = json.loads(cli("score", pair[0], pair[0], "--collar", 100, "--json").out)
+    for part in (document, document["files"]["f"]):
+        assert (part["der"], part["jer"], part["total"]) == (None, None, 0.0)
+    # Regions in which only the hypothesis speaks: seconds of false alarm, but no rate.
+    (pair[0].parent / "u.uem").write_text("f 1 15.0 15.5\n")
+    shown = cli("score", *pair, "--uem", pair[0].parent / "u.uem", "--json")
+    document = json.loads(shown.out)
+    assert (document["der"], document["jer"], document["false_alarm"]) == (None, None, pytest.approx(0.5))
+    assert shown.err == [warning]
+
+
 def test_missing_and_unknown_files_are_warned_of(cli: Callable[..., Finished], tmp_path: Path) -> None:
     for side, names in (("ref", "ab"), ("hyp", "bc")):
         (tmp_path / side).mkdir()
