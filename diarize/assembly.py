@@ -72,20 +72,25 @@ def assemble(
         return Assembled((), (), (), nobody, windows, (asked,) if bounds.minimum > 1 else ())
     clustering = clusterer(classes, embeddings, analysis.duration, bounds, framing)
     stitched = stitch(classes, clustering, count, framing, bounds, order)
-    labels, clusters = clustering.labels, stitched.clusters
+    # Windows are padded past the end; pyannote.audio lets turns run on there, which parity keeps.
+    limit = np.inf if order is LabelOrder.PARITY else analysis.duration
+    # Whoever is first heard past the end comes last by first appearance.
+    speakers = stitched.speakers[: len({turn.speaker for turn in stitched.turns if turn.start < limit})]
+    labels, clusters = clustering.labels, stitched.clusters[: len(speakers)]
     prints = voiceprints(classes, embeddings, labels, clusters)
-    names = dict(zip(stitched.speakers, clusters.tolist(), strict=True))
+    names = dict(zip(speakers, clusters.tolist(), strict=True))
     found: Margins = margins(classes, embeddings, labels, clusters, prints)
     curve = CURVES[clusterer.network.value]
 
     def finished(turns: Sequence[Turn]) -> tuple[Turn, ...]:
-        sure = with_confidence(turns, names, classes, found, framing, curve)
-        return sure if offset == 0 else tuple(replace(t, start=t.start + offset, end=t.end + offset) for t in sure)
+        within = [turn for turn in turns if turn.start < limit]
+        sure = with_confidence(within, names, classes, found, framing, curve)
+        return tuple(replace(t, start=t.start + offset, end=min(t.end, limit) + offset) for t in sure)
 
     return Assembled(
         finished(stitched.turns),
         finished(stitched.exclusive),
-        stitched.speakers,
+        speakers,
         prints,
         window_embeddings(classes, embeddings, labels, clusters, framing, offset) if keep_windows else None,
         (*clustering.warnings, *stitched.warnings),

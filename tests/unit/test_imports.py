@@ -38,6 +38,7 @@ LEVELS = {
     "hardware": 2,
     "candidates": 2,
     "recipe": 2,
+    "cache": 1,
     "kernels": 3,
     "cpu": 4,
     "backend": 4,
