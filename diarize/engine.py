@@ -105,7 +105,8 @@ def open_engine(
         The device asked for cannot be used.
     """
     count = threads or len(os.sched_getaffinity(0))
-    choice = choose_device(name, whole=not grid)
+    # CAM++ on a GPU is tested kernel by kernel, not yet as a pipeline on a card: only who asks for it gets it.
+    choice = choose_device(name, proven=weights.network is EmbeddingNetwork.RESNET34)
     if choice.gpu is not None:
         from .engine_cuda import open_cuda
 

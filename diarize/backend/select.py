@@ -37,11 +37,11 @@ def check_device_name(name: str) -> str:
 
 def choose_device(
     name: str,
-    whole: bool = True,
+    proven: bool = True,
     find: Callable[[], Discovery] = discover,
     missing: Callable[[], tuple[str, ...]] = missing_packages,
 ) -> Choice:
-    """The device for a name. `whole` false means that some network has no GPU kernels in this mode.
+    """The device for a name. Without `proven` results of the model on a GPU, only who asks for one gets it.
 
     Raises
     ------
@@ -60,8 +60,8 @@ def choose_device(
         if reason:
             raise BackendError(f"device {name} cannot be used: {reason}; use --device cpu, or see diarize devices")
         return Choice(found.gpus[index])
-    if not reason and not whole:
-        reason = "this model's fast mode embeds on the CPU; on a GPU --mode exact is faster"
+    if not reason and not proven:
+        reason = "this model is not yet proven on a GPU; --device cuda asks for it"
     if reason:
         return Choice(None, (f"device cpu (automatic: {reason})",))
     return Choice(found.gpus[0], (f"device cuda:0, {found.gpus[0].name} (automatic)",))
