@@ -23,6 +23,7 @@ import numpy as np
 import soundfile
 import soxr
 
+from .content import why_refused
 from .errors import AudioError, OptionError
 from .framing import SAMPLE_RATE
 from .sndfile import SndfileDecoder
@@ -36,6 +37,8 @@ _LOUDEST_SENSIBLE = 100.0
 # Hz. Below, nothing of speech is left; above, no recorder goes. A damaged header would make hours out of seconds.
 _SLOWEST_RATE = 1_000
 _FASTEST_RATE = 1_000_000
+# Seconds; the networks hear too little of anybody in less.
+_SHORT = 1.0
 _INTEGER_SCALE = {np.dtype(np.int16): 2.0**-15, np.dtype(np.int32): 2.0**-31}
 
 
@@ -135,6 +138,13 @@ class AudioReader:
     def warnings(self) -> tuple[str, ...]:
         """What the caller should tell the user, one sentence each; complete after the last block."""
         return (*self._decoder.warnings, *self._warnings)
+
+    @property
+    def if_nobody(self) -> tuple[str, ...]:
+        """What to tell the user besides where no turn was found; complete after the last block."""
+        if 0 < self.duration < _SHORT and self._peak > 0:
+            return (f"{self.duration:.3g} s is too short to tell speakers; give {_SHORT:g} s or more",)
+        return ()
 
     @property
     def total_seconds(self) -> float | None:
@@ -418,12 +428,11 @@ def _refuse_text(file: BinaryIO, name: str) -> None:
 
 
 def _open_media(path: str, name: str, reason: soundfile.LibsndfileError) -> Decoder:
-    """Decoder from the extra `media`; raises `AudioError` naming the extra where it is not installed."""
+    """Decoder from the extra `media`; raises `AudioError`, which names the extra where it is missing and may help."""
     try:
         from .media import MediaDecoder
     except ImportError as error:
-        raise AudioError(
-            f"{name}: libsndfile cannot read it ({reason.error_string.strip().rstrip('.')}); m4a, mp4, webm and other "
-            "media need PyAV: pip install 'diarize-cuda[media]'"
-        ) from error
+        with open(path, "rb") as file:
+            start = file.read(256)
+        raise AudioError(f"{name}: {why_refused(start, path, reason.error_string)}") from error
     return MediaDecoder(path, name)

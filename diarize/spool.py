@@ -20,7 +20,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from .errors import AudioError
+from .errors import AudioError, OptionError
 
 STDIN = "-"
 STDIN_NAME = "standard input"
@@ -44,7 +44,9 @@ def seekable(source: Source) -> Iterator[Seekable]:
     Raises
     ------
     AudioError
-        Standard input is a terminal or closed, or there is no room for the copy.
+        Standard input is a terminal or closed, a stream gives text, or there is no room for the copy.
+    OptionError
+        `source` is none of these.
     """
     if isinstance(source, np.ndarray):
         yield Seekable(source, "")
@@ -58,6 +60,11 @@ def seekable(source: Source) -> Iterator[Seekable]:
                 yield Seekable(copy, path)
         else:
             yield Seekable(path, "")
+    elif not callable(getattr(source, "read", None)):
+        raise OptionError(
+            f"source is of type {type(source).__name__}; give a path, '-' for standard input, a binary stream, "
+            "or a NumPy array with its sample_rate"
+        )
     else:
         name = str(getattr(source, "name", "") or "stream")
         with _copy(source, name) as copy:
@@ -109,6 +116,8 @@ def _copy(stream: BinaryIO, name: str) -> Iterator[str]:
         try:
             shutil.copyfileobj(stream, file, 1 << 20)
             file.flush()
+        except TypeError as error:
+            raise AudioError(f'{name}: gives text, not bytes; open it in binary mode, "rb"') from error
         except (OSError, ValueError, io.UnsupportedOperation) as error:
             reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
             raise AudioError(

@@ -54,7 +54,7 @@ def test_files_that_hold_no_usable_recording(cli: Callable[..., Finished], speec
 def test_recordings_without_speech_give_an_empty_result(
     cli: Callable[..., Finished], speech: np.ndarray, tmp_path: Path
 ) -> None:
-    samples = {"silence": np.zeros(12 * RATE), "hundred": speech[:100], "none": speech[:0]}
+    samples = {"silence": np.zeros(12 * RATE), "hundred": speech[-100:], "none": speech[:0]}
     for name, values in samples.items():
         soundfile.write(tmp_path / f"{name}.wav", values, RATE, "PCM_16")
     results = tmp_path / "results"
@@ -63,6 +63,9 @@ def test_recordings_without_speech_give_an_empty_result(
     assert {path.name: path.read_text() for path in results.iterdir()} == {f"{name}.rttm": "" for name in samples}
     assert any("silence.wav: the recording is silent" in line for line in done.err)
     assert any("none.wav: the recording holds no samples" in line for line in done.err)
+    short = "hundred.wav: 0.00625 s is too short to tell speakers; give 1 s or more"
+    assert [line.endswith(short) for line in done.err].count(True) == 1
+    assert sum("too short to tell speakers" in line for line in done.err) == 1
     assert sum("found 0: there is no speech" in line for line in done.err) == len(samples)
 
 

@@ -20,6 +20,7 @@ LEVELS = {
     "types": 1,
     "framing": 1,
     "audio": 1,
+    "content": 1,
     "headers": 1,
     "mp3": 1,
     "sndfile": 1,

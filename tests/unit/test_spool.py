@@ -8,11 +8,12 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from diarize.errors import AudioError
+from diarize.errors import AudioError, OptionError
 from diarize.spool import seekable, stem
 
 
@@ -84,6 +85,22 @@ def test_streams_are_copied_also_when_the_body_fails(scratch: Path) -> None:
 
     with pytest.raises(RuntimeError, match="in the body"):
         body()
+    assert os.listdir(scratch) == []
+
+
+@pytest.mark.parametrize("source", [3, None, [0.0, 1.0], b"a.wav"])
+def test_what_is_no_recording_at_all_is_refused(source: Any) -> None:
+    allowed = "give a path, '-' for standard input, a binary stream, or a NumPy array with its sample_rate"
+    with pytest.raises(OptionError) as caught, seekable(source):
+        pass
+    assert str(caught.value) == f"source is of type {type(source).__name__}; {allowed}"
+
+
+def test_a_stream_of_text_is_refused(scratch: Path) -> None:
+    source: Any = io.StringIO("text")
+    message = 'stream: gives text, not bytes; open it in binary mode, "rb"'
+    with pytest.raises(AudioError, match=message), seekable(source):
+        pass
     assert os.listdir(scratch) == []
 
 
