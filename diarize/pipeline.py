@@ -201,7 +201,7 @@ class Pipeline:
         Raises
         ------
         OptionError
-            A value is out of range, or values contradict each other.
+            A value is out of range or of the wrong type, or values contradict each other.
         AudioError
             The recording cannot be opened, decoded or used.
         Cancelled
@@ -304,6 +304,8 @@ class Pipeline:
             progress("cluster", analysis.duration, analysis.duration)
         framing = Framing(self.step_samples, len(analysis.classes))
         parts = assemble(analysis, self._clusterer, framing, bounds, order, reader.offset, keep_windows)
+        if not parts.turns:
+            warnings += reader.if_nobody
         finished = time.perf_counter()
         return Diarization(
             turns=parts.turns,
