@@ -56,6 +56,7 @@ def list_datasets(
             hours = f"{manifest.hours:7.1f}" if manifest.hours else "      ?"
             files = f"{manifest.files:5}" if manifest.files else "    ?"
             lines.append(f"{manifest.name:{width}}  {files} {hours}  {_state(manifest):11}  {manifest.licence}")
+        lines += [f"{alias} stands for {manifest.name}" for manifest in found for alias in manifest.aliases]
         write_stdout("\n".join(lines) + "\n")
 
 
@@ -138,7 +139,9 @@ def verify(
         if manifest.recordings:
             from ..dataset.load import load_dataset
 
-            write_stdout(f"{manifest.name}: {len(load_dataset(name).recordings)} recordings, not pulled: ok\n")
+            number = len(load_dataset(name).recordings)
+            where = "ship with the package" if manifest.ships else f"lie in {manifest.folder}"
+            write_stdout(f"{manifest.name}: {number} recordings {where}: all there\n")
             return
         problems = problems_of(to or pull_folder(manifest), manifest)
         for problem in problems:
@@ -178,10 +181,18 @@ def _state(manifest: Manifest) -> str:
     from ..dataset.load import pull_folder
 
     if manifest.recordings:
-        return "in package"
+        return "in package" if manifest.ships else "here"
     if (pull_folder(manifest) / "audio").is_dir():
         return "here"
     return "by hand" if manifest.by_hand else "not pulled"
+
+
+def _folders(manifest: Manifest) -> list[Path]:
+    """Where the recordings lie or would lie."""
+    from ..dataset.load import pull_folder
+
+    own = {(manifest.folder / recording.audio).parent for recording in manifest.recordings}
+    return sorted(own) or [pull_folder(manifest)]
 
 
 def _as_json(manifest: Manifest) -> dict[str, object]:
@@ -211,8 +222,6 @@ def _as_json(manifest: Manifest) -> dict[str, object]:
 
 
 def _as_text(manifest: Manifest) -> str:
-    from ..dataset.load import pull_folder
-
     protocol = manifest.protocol
     overlap = "skipped" if protocol.skip_overlap else "scored"
     counts = [f"{manifest.files} files"] if manifest.files else []
@@ -230,7 +239,7 @@ def _as_text(manifest: Manifest) -> str:
             f"collar {protocol.collar:g} s on each side, overlap {overlap}, {'UEM' if manifest.use_uem else 'no UEM'}",
         ),
         ("state", _state(manifest)),
-        ("folder", str(manifest.folder if manifest.recordings else pull_folder(manifest))),
+        ("folder", ", ".join(map(str, _folders(manifest)))),
         *(("download", _download(item)) for item in manifest.downloads),
         ("by hand", manifest.by_hand),
         *(

@@ -9,6 +9,7 @@ protocol, downloads, by_hand, recordings, published, aliases.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -81,8 +82,9 @@ class Manifest:
     """One data set.
 
     `files` and `hours` as its authors state them. `ids` lists the file ids, or is empty where `id_rule` says which
-    they are. `channel` counts from 1, None is the mean of all. `use_uem`: whether scoring is limited to a UEM.
-    `by_hand`: how to lay out one's own copy, for sets that cannot be fetched. `folder`: where the manifest lies.
+    they are. `homepage`: an address, or the path of a file beside the manifest. `channel` counts from 1, None is the
+    mean of all. `use_uem`: whether scoring is limited to a UEM. `by_hand`: how to lay out one's own copy, for sets that
+    cannot be fetched. `folder`: where the manifest lies.
     """
 
     name: str
@@ -105,6 +107,11 @@ class Manifest:
     published: tuple[Published, ...] = ()
     aliases: tuple[str, ...] = ()
 
+    @property
+    def ships(self) -> bool:
+        """Whether the recordings come with the package."""
+        return bool(self.recordings) and self.folder == data_dir("datasets").resolve()
+
 
 def manifests() -> dict[str, Manifest]:
     """Every data set that the package describes, by name, sorted.
@@ -124,12 +131,15 @@ def find_manifest(name: str) -> Manifest:
     Raises
     ------
     OptionError
-        Nothing has this name.
+        Nothing has this name, or it is that of a group such as "ami".
     """
     known = manifests()
     for manifest in known.values():
         if name == manifest.name or name in manifest.aliases:
             return manifest
+    group = [other for other in known if other.startswith(f"{name}-")]
+    if group:
+        raise OptionError(f"data set {name!r} comes in several forms; give one of {', '.join(group)}")
     raise OptionError(f"unknown data set {name!r}; known are {', '.join(known)}, a folder and a manifest (.json)")
 
 
@@ -167,7 +177,7 @@ def _manifest(document: Mapping[str, Any], folder: Path) -> Manifest:
         name=str(document["name"]),
         title=str(document["title"]),
         licence=str(document["licence"]),
-        homepage=str(document["homepage"]),
+        homepage=_homepage(str(document["homepage"]), folder),
         protocol=Protocol(float(protocol["collar_each_side"]), bool(protocol["skip_overlap"])),
         use_uem=bool(protocol["uem"]),
         folder=folder,
@@ -190,6 +200,12 @@ def _manifest(document: Mapping[str, Any], folder: Path) -> Manifest:
         ),
         aliases=tuple(map(str, document.get("aliases", ()))),
     )
+
+
+def _homepage(text: str, folder: Path) -> str:
+    """An address as it is; a path relative to the manifest as one that can be opened from anywhere."""
+    beside = os.path.join(folder, text)
+    return beside if os.path.isfile(beside) else text
 
 
 def _download(item: Mapping[str, Any]) -> Download:

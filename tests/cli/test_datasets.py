@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -58,6 +59,32 @@ def test_list_and_info(cli: Callable[..., Finished]) -> None:
     assert "pyannote community-1: DER 11.2 %" in about.out
     assert "collar 0 s on each side, overlap scored, no UEM" in about.out
     assert json.loads(cli("datasets", "info", "mini", "--json").out)["protocol"]["uem"] is True
+
+
+def test_names_of_groups_and_aliases(cli: Callable[..., Finished]) -> None:
+    assert "\nvoxconverse stands for voxconverse-test\n" in cli("datasets", "list").out
+    for verb in ("info", "pull", "verify"):
+        shown = cli("datasets", verb, "ami")
+        assert (shown.code, shown.out) == (2, "")
+        names = "ami-ihm, ami-ihm-34, ami-sdm, ami-sdm-34"
+        assert shown.err[0] == f"diarize: error: data set 'ami' comes in several forms; give one of {names}"
+
+
+def test_the_set_that_ships_with_the_package(cli: Callable[..., Finished], tmp_path: Path) -> None:
+    assert cli("datasets", "verify", "mini") == Finished(0, "mini: 6 recordings ship with the package: all there\n", [])
+    about = json.loads(cli("datasets", "info", "mini", "--json").out)
+    assert (Path(about["homepage"]).name, Path(about["homepage"]).is_file()) == ("README.md", True)
+    folders = [
+        line.split("  folder     ")[1] for line in cli("datasets", "info", "mini").out.splitlines() if "folder" in line
+    ]
+    assert folders == [f"{about['path']}/demo, {about['path']}/mini"]
+    own = tmp_path / "own.json"
+    source = Path(about["path"])
+    listed = json.loads((source / "mini.json").read_text())["recordings"][:1]
+    shutil.copytree(source / "mini", tmp_path / "mini")
+    own.write_text(json.dumps(json.loads((source / "mini.json").read_text()) | {"name": "own", "recordings": listed}))
+    shown = cli("datasets", "verify", own)
+    assert shown == Finished(0, f"own: 1 recordings lie in {tmp_path}: all there\n", [])
 
 
 def test_pull_says_size_and_licence_first(cli: Callable[..., Finished], manifest: Path, tmp_path: Path) -> None:
