@@ -143,7 +143,7 @@ class AudioReader:
     def if_nobody(self) -> tuple[str, ...]:
         """What to tell the user besides where no turn was found; complete after the last block."""
         if 0 < self.duration < _SHORT and self._peak > 0:
-            return (f"{self.duration:.3g} s is too short to tell speakers; give {_SHORT:g} s or more",)
+            return (f"{self.duration:.5g} s is too short to tell speakers; give {_SHORT:g} s or more",)
         return ()
 
     @property
