@@ -13,6 +13,7 @@ import secrets
 import stat
 
 from ..errors import OutputError
+from .text import legible
 
 _ADVICE = {
     errno.ENOSPC: "free some space or choose another place",
@@ -27,7 +28,7 @@ _ADVICE = {
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write `text` as UTF-8 to `path`, whole or not at all; see `write_bytes`."""
-    write_bytes(path, text.encode("utf-8", "replace"))
+    write_bytes(path, legible(text).encode())
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:

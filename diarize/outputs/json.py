@@ -22,6 +22,7 @@ import numpy as np
 
 from ..errors import FormatError
 from ..types import Diarization, Turn
+from .text import legible
 
 SCHEMA = "diarize/1"
 _TURN_LISTS = ("speakers", "turns", "exclusive")
@@ -219,4 +220,4 @@ def _value(key: str, value: Any) -> str:
 
 def _text(value: Any) -> str:
     """JSON on one line, Unicode kept, and "?" for what UTF-8 cannot hold."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace").decode("utf-8")
+    return legible(json.dumps(value, ensure_ascii=False, allow_nan=False))

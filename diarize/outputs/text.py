@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 
 from ..errors import FormatError
 
@@ -73,7 +74,7 @@ def clean_field(value: str, what: str) -> str:
     FormatError
         Nothing is left.
     """
-    text = _WHITE_SPACE.sub("_", value.strip()).encode("utf-8", "replace").decode("utf-8")
+    text = _WHITE_SPACE.sub("_", legible(value).strip())
     if not text:
         raise FormatError(f"{what} is {value!r}; it must hold at least one visible character")
     return text
@@ -87,7 +88,21 @@ def clean_text(value: str, what: str) -> str:
     FormatError
         Nothing is left.
     """
-    text = _WHITE_SPACE.sub(" ", value.strip()).encode("utf-8", "replace").decode("utf-8")
+    text = _WHITE_SPACE.sub(" ", legible(value).strip())
     if not text:
         raise FormatError(f"{what} is {value!r}; it must hold at least one visible character")
     return text
+
+
+def legible(text: str) -> str:
+    """`text` as UTF-8 can hold it: bytes of a file name that the locale could not read are taken for UTF-8.
+
+    What is not UTF-8 either becomes "?".
+
+    >>> legible("\\udcc3\\udcbcbung")
+    'übung'
+    """
+    # Not so for half of a character, which no file name brings.
+    with suppress(UnicodeEncodeError):
+        text = text.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
+    return text.encode("utf-8", "replace").decode("utf-8")
