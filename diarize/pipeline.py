@@ -356,6 +356,7 @@ class Pipeline:
         """Results in the order of the stretches; at most one more stretch is waiting than there are workers."""
         pool = ThreadPoolExecutor(self.threads, thread_name_prefix="diarize")
         waiting: deque[Future[StretchResult]] = deque()
+        wait = True
         try:
             for stretch in stretches:
                 if cancelled is not None and cancelled():
@@ -367,8 +368,12 @@ class Pipeline:
                 yield waiting.popleft().result()
                 if cancelled is not None and cancelled():
                     raise Cancelled
+        except (KeyboardInterrupt, GeneratorExit):
+            # Threads finish their stretches for nothing, which takes seconds: whoever interrupts need not wait for it.
+            wait = False
+            raise
         finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+            pool.shutdown(wait=wait, cancel_futures=True)
 
 
 def _share(progress: Progress | None, index: int, number: int) -> Progress | None:

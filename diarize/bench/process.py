@@ -67,7 +67,7 @@ class Worker:
         try:
             first = self._read()
         except BaseException:
-            self.close()
+            self.close(at_once=True)
             raise
         self.startup_seconds = time.perf_counter() - started
         if first.get("event") != "ready":
@@ -81,7 +81,7 @@ class Worker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self.close(at_once=kind is not None)
 
     def diarize(self, path: Path) -> Answer:
         """The answer for one file.
@@ -118,10 +118,12 @@ class Worker:
         """Largest growth of the GPU's used memory since the process started, None without a GPU."""
         return None if self.about.get("device") == "cpu" else self._watch.peak_bytes()
 
-    def close(self) -> None:
-        """End the process."""
+    def close(self, at_once: bool = False) -> None:
+        """End the process: by itself, which lets it give a GPU back in order, or at once, whatever it does."""
         self._watch.stop()
         process = self._process
+        if at_once:
+            process.kill()
         if process.stdin is not None and not process.stdin.closed:
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.close()
