@@ -63,10 +63,12 @@ class SpeakerBounds:
             if value is not None and value < 1:
                 raise OptionError(f"{name} is {value}; it must be at least 1")
         if num is not None:
-            if (minimum is not None and minimum > num) or (maximum is not None and maximum < num):
-                raise OptionError(
-                    f"num-speakers {num} contradicts min-speakers {minimum} or max-speakers {maximum}; give num alone"
-                )
+            for name, bound, contradicts in (
+                ("min-speakers", minimum, minimum is not None and minimum > num),
+                ("max-speakers", maximum, maximum is not None and maximum < num),
+            ):
+                if contradicts:
+                    raise OptionError(f"num-speakers {num} contradicts {name} {bound}; give num-speakers alone")
             return cls(num, num)
         low = 1 if minimum is None else minimum
         if maximum is not None and low > maximum:
