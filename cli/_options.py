@@ -84,6 +84,11 @@ Quiet = Annotated[
 ]
 
 
+def verbosity_of(verbose: int, quiet: int) -> int:
+    """How much is said: below 0 errors only, from 2 on tracebacks too, which -vv brings whatever else is given."""
+    return verbose if verbose >= 2 else verbose - quiet
+
+
 def _go_offline(wanted: bool) -> None:
     if wanted:
         # The library and huggingface_hub read these; processes that are started inherit them.

@@ -11,12 +11,14 @@ import typer
 
 from ..errors import FormatError, OptionError, OutputError
 from . import _options
+from ._formats import counted
 from ._output import exit_codes, say, start_logging, write_stdout
 from ._progress import progress
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ..transcript import Assigned
     from ..types import SpeakerBounds, Turn
 
 
@@ -85,7 +87,7 @@ def assign(
     whose turn starts earliest, then the first by name. JSON gets a key "speaker" for each segment and word, SRT
     "[NAME]: " in front of the text, VTT "<v NAME>", CTM an eighth column, with "unknown" where there is no speaker.
     """
-    verbosity = verbose - quiet
+    verbosity = _options.verbosity_of(verbose, quiet)
     with exit_codes(verbosity):
         start_logging(verbosity)
         from ..outputs.files import check_writable, write_text
@@ -94,6 +96,10 @@ def assign(
 
         if (rttm is None) == (audio is None):
             raise OptionError("give either --rttm FILE or --audio FILE, for the turns")
+        if rttm is not None:
+            _refuse_options_of_audio(exclusive, num_speakers, min_speakers, max_speakers)
+        elif file_id is not None:
+            raise OptionError("--file-id chooses a recording of an RTTM file; leave it out with --audio")
         bounds = SpeakerBounds.of(num_speakers, min_speakers, max_speakers)
         if output != "-":
             if Path(output).is_file() and not force:
@@ -114,9 +120,32 @@ def assign(
         else:
             write_text(output, result.text)
         if verbosity >= 0:
-            units = "words" if result.form is TranscriptFormat.CTM else "cues"
-            units = "words or segments" if result.form is TranscriptFormat.JSON else units
-            say(f"{name}: {result.units} {units}, {result.missing} without speaker")
+            say(f"{name}: {_units(result)}, {result.missing} without speaker")
+
+
+def _units(result: Assigned) -> str:
+    """How many words, segments or cues there are."""
+    if result.form.value in ("srt", "vtt"):
+        return counted(result.units, "cue")
+    words = result.units - result.segments
+    parts = [counted(words, "word")] if words or not result.segments else []
+    parts += [counted(result.segments, "segment")] if result.segments else []
+    return " and ".join(parts)
+
+
+def _refuse_options_of_audio(
+    exclusive: bool, num_speakers: int | None, min_speakers: int | None, max_speakers: int | None
+) -> None:
+    """Nothing where no option is given that only matters when the recording is diarized."""
+    given = {
+        "--exclusive": exclusive,
+        "--num-speakers": num_speakers is not None,
+        "--min-speakers": min_speakers is not None,
+        "--max-speakers": max_speakers is not None,
+    }
+    for option, is_given in given.items():
+        if is_given:
+            raise OptionError(f"{option} is for --audio; with --rttm the turns are those of the file, leave it out")
 
 
 def _read(path: str) -> str:

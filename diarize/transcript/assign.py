@@ -30,12 +30,16 @@ class TranscriptFormat(Enum):
 
 @dataclass(frozen=True)
 class Assigned:
-    """A transcript with speakers: its `text` and `form`, how many words, segments or cues it has, how many lack one."""
+    """A transcript with speakers: its `text` and `form`, how many words, segments or cues it has, how many lack one.
+
+    `segments`: how many of the units of a JSON transcript are segments; the others are words.
+    """
 
     text: str
     form: TranscriptFormat
     units: int
     missing: int
+    segments: int = 0
 
 
 def assign_speakers(
@@ -66,6 +70,7 @@ def assign_speakers(
     body = text.removeprefix("\ufeff")
     form = form or detect(body, path)
     finders = {name: SpeakerFinder(own, max_gap) for name, own in by_file.items()}
+    segments = 0
     if form is TranscriptFormat.CTM:
         new, units, missing = assign_ctm(body, finders, path)
     else:
@@ -73,13 +78,12 @@ def assign_speakers(
             names = ", ".join(sorted(finders)[:5]) or "none"
             raise OptionError(f"there are turns of {len(finders)} recordings ({names}); choose one with --file-id")
         (finder,) = finders.values()
-        writer = {
-            TranscriptFormat.JSON: assign_json,
-            TranscriptFormat.SRT: assign_srt,
-            TranscriptFormat.VTT: assign_vtt,
-        }[form]
-        new, units, missing = writer(body, finder, path)
-    return Assigned(text[: len(text) - len(body)] + new, form, units, missing)
+        if form is TranscriptFormat.JSON:
+            new, units, missing, segments = assign_json(body, finder, path)
+        else:
+            writer = assign_srt if form is TranscriptFormat.SRT else assign_vtt
+            new, units, missing = writer(body, finder, path)
+    return Assigned(text[: len(text) - len(body)] + new, form, units, missing, segments)
 
 
 def detect(text: str, path: str | None = None) -> TranscriptFormat:

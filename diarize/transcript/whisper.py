@@ -26,10 +26,10 @@ from .positions import line_of
 _Times = Callable[[Mapping[str, Any]], "tuple[float, float] | None"]
 
 
-def assign_json(text: str, finder: SpeakerFinder, path: str | None = None) -> tuple[str, int, int]:
-    """The document with speakers, indented by two spaces, the number of units, and how many have no speaker.
+def assign_json(text: str, finder: SpeakerFinder, path: str | None = None) -> tuple[str, int, int, int]:
+    """The document with speakers, indented by two spaces, the number of units, of those without speaker, of segments.
 
-    Units are words with times where a segment has them, else segments.
+    Units are words with times where a segment has words, else segments; the last number says how many are segments.
 
     Raises
     ------
@@ -46,7 +46,7 @@ def assign_json(text: str, finder: SpeakerFinder, path: str | None = None) -> tu
     assignment.assign(document)
     # "?" for half characters, which JSON may name but UTF-8 cannot hold.
     shown = json.dumps(document, ensure_ascii=False, indent=2).encode("utf-8", "replace").decode("utf-8")
-    return shown + "\n", assignment.units, assignment.missing
+    return shown + "\n", assignment.units, assignment.missing, assignment.segments
 
 
 class _Assignment:
@@ -58,6 +58,7 @@ class _Assignment:
         self._path = path
         self.units = 0
         self.missing = 0
+        self.segments = 0
 
     def assign(self, document: Any) -> None:
         """Put speakers into `document`."""
@@ -91,6 +92,7 @@ class _Assignment:
                 self._words(words, (*own, "words"), speaker, counted=True)
             elif span is not None:
                 self._count(speaker)
+                self.segments += 1
 
     def _words(self, words: Any, place: tuple[Any, ...], fallback: str | None, counted: bool) -> None:
         items = list(self._items(words, place))

@@ -34,7 +34,7 @@ def test_from_an_rttm_file(cli: Callable[..., Finished], files: tuple[Path, Path
     done = cli("assign", transcript, "--rttm", rttm)
     assert done.code == 0
     assert speakers(done.out) == ["SPEAKER_00", "SPEAKER_01"]
-    assert done.err == [f"diarize: {transcript}: 2 words or segments, 0 without speaker"]
+    assert done.err == [f"diarize: {transcript}: 2 segments, 0 without speaker"]
     assert cli("assign", transcript, "--rttm", rttm, "-q").err == []
 
 
@@ -65,7 +65,7 @@ def test_through_pipes(files: tuple[Path, Path]) -> None:
         command("assign", "-", "--rttm", files[0]), input=srt.encode(), capture_output=True, check=True, timeout=60
     )
     assert done.stdout.decode() == srt.replace("Zwölf", "[SPEAKER_01]: Zwölf")
-    assert done.stderr.decode() == "diarize: standard input: 1 cues, 0 without speaker\n"
+    assert done.stderr.decode() == "diarize: standard input: 1 cue, 0 without speaker\n"
 
 
 def test_several_recordings_in_one_file(cli: Callable[..., Finished], files: tuple[Path, Path]) -> None:
@@ -109,6 +109,10 @@ def test_nobody_speaks(cli: Callable[..., Finished], files: tuple[Path, Path]) -
         ),
         (["t.json", "--rttm", "a.rttm", "-o", "none/x.json"], 1, "none/x.json: cannot be written"),
         (["t.json", "--audio", "none.wav"], 1, "none.wav: no such file"),
+        (["t.json", "--rttm", "a.rttm", "--num-speakers", "2"], 2, "--num-speakers is for --audio; with --rttm the"),
+        (["t.json", "--rttm", "a.rttm", "--max-speakers", "2"], 2, "--max-speakers is for --audio"),
+        (["t.json", "--rttm", "a.rttm", "--exclusive"], 2, "--exclusive is for --audio"),
+        (["t.json", "--audio", "none.wav", "--file-id", "x"], 2, "--file-id chooses a recording of an RTTM file"),
     ],
 )
 def test_one_line_for_each_mistake(
@@ -129,6 +133,20 @@ def test_one_line_for_each_mistake(
     assert len(done.errors()) == 1
     assert part in done.errors()[0]
     assert done.out == ""
+
+
+def test_words_and_segments_without_words_are_counted_apart(
+    cli: Callable[..., Finished], files: tuple[Path, Path]
+) -> None:
+    rttm, transcript = files
+    words = [{"start": 1.0, "end": 1.5, "word": "a"}, {"start": 2.0, "end": 2.5, "word": "b"}]
+    spoken = {"start": 1.0, "end": 2.5, "text": "a b", "words": words}
+    transcript.write_text(json.dumps({"segments": [spoken, WORDS["segments"][1]]}))
+    assert cli("assign", transcript, "--rttm", rttm).err == [
+        f"diarize: {transcript}: 2 words and 1 segment, 0 without speaker"
+    ]
+    transcript.write_text(json.dumps({"segments": [spoken]}))
+    assert cli("assign", transcript, "--rttm", rttm).err == [f"diarize: {transcript}: 2 words, 0 without speaker"]
 
 
 def test_help_states_the_rule(cli: Callable[..., Finished]) -> None:
