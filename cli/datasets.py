@@ -35,7 +35,7 @@ Name = Annotated[
 _SCHEMA = "diarize-datasets/1"
 
 
-@app.command("list")
+@app.command("list", short_help="Print every data set and whether it is here.")
 def list_datasets(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
     verbose: _options.Verbose = 0,
@@ -60,7 +60,7 @@ def list_datasets(
         write_stdout("\n".join(lines) + "\n")
 
 
-@app.command("info")
+@app.command("info", short_help="Print what a data set is and where it lies.")
 def info(
     name: Name,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
@@ -76,7 +76,7 @@ def info(
             write_stdout(_as_text(manifest))
 
 
-@app.command("pull")
+@app.command("pull", short_help="Fetch a data set, check and unpack it.")
 def pull(
     name: Name,
     to: Annotated[
@@ -99,16 +99,18 @@ def pull(
 
     lock.json in the folder keeps the sha256 of everything as it was first seen.
     """
-    verbosity = verbose - quiet
+    verbosity = _options.verbosity_of(verbose, quiet)
     with exit_codes(verbosity):
         start_logging(verbosity)
         from ..dataset.load import pull_folder
         from ..dataset.pull import download_size
         from ..dataset.pull import pull as fetch
+        from ..offline import offline as is_offline
 
         manifest = _manifest(name)
         root = to or pull_folder(manifest)
-        if verbosity >= 0 and manifest.downloads:
+        # Offline, either all is here already or the library says what is not.
+        if verbosity >= 0 and manifest.downloads and not is_offline():
             say(f"{manifest.name}: {manifest.title}; licence: {manifest.licence}; {manifest.homepage}")
             say(f"fetching {_size(download_size(manifest, limit))} into {root}")
         with _progress(manifest.name, verbosity) as show:
@@ -121,7 +123,7 @@ def pull(
             say(f"{manifest.name}: {len(done.complete)} recordings with references in {root}")
 
 
-@app.command("verify")
+@app.command("verify", short_help="Check every file of a pulled data set.")
 def verify(
     name: Name,
     to: Annotated[

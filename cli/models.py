@@ -31,7 +31,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="campplus or community
 _LIST_SCHEMA = 1
 
 
-@app.command("list")
+@app.command("list", short_help="Print every model and whether it is installed.")
 def list_models(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
     verbose: Verbose = 0,
@@ -67,7 +67,7 @@ def path(name: Name, verbose: Verbose = 0) -> None:
         write_stdout(f"{model_folder(_known(name))}\n")
 
 
-@app.command("licences")
+@app.command("licences", short_help="Print the licence of each part of the models.")
 def licences(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME]...", help="Models; all if none is given.")
@@ -85,7 +85,7 @@ def licences(
                 write_stdout(f"\n{title}\n\n{text.strip()}\n\n")
 
 
-@app.command("verify")
+@app.command("verify", short_help="Check every file against its checksum.")
 def verify(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME]...", help="Models; all installed ones if none is given.")
@@ -112,7 +112,7 @@ def verify(
             raise typer.Exit(1)
 
 
-@app.command("pull")
+@app.command("pull", short_help="Fetch a model and convert it, once.")
 def pull(
     name: Annotated[str, typer.Argument(metavar="NAME", help="community-1; campplus is in the package.")],
     token: Annotated[
@@ -156,8 +156,10 @@ def pull(
             registry.verify(name)
             say("campplus is part of the package; nothing to do")
             return
-        from ..model.hub import pull_community
+        from ..model.hub import check_online, pull_community
 
+        if source is None:
+            check_online()
         target = to or registry.model_folder(name)
         say(f"fetching {name}, 27 MB" if source is None else f"converting {name} from {source}")
         # An empty variable, as CI systems set it for a missing secret, is no token.

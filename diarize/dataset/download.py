@@ -104,6 +104,8 @@ def fetch(
 
 def remote_size(url: str) -> int | None:
     """Bytes of the file at `url` as the server states them, None where it does not or cannot be asked."""
+    if offline():
+        return None
     request = urllib.request.Request(url, headers=_HEADERS, method="HEAD")
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:

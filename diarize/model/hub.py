@@ -42,11 +42,7 @@ def pull_community(
     """
     if source is not None:
         return install(find_files(source), target, f"mend the files in {source}")
-    if offline():
-        raise ModelError(
-            "community-1 cannot be downloaded offline; leave out --offline and unset DIARIZE_OFFLINE, "
-            "or convert a clone: diarize models pull community-1 --from DIR"
-        )
+    check_online()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         # Beside the target, not in /tmp: there is room for the result, so there is for its sources.
@@ -64,6 +60,21 @@ def pull_community(
         name = "pytorch_model.bin"
         files.append(_download(EMBEDDING_REPOSITORY, EMBEDDING_REVISION, name, "embedding", False, folder, endpoint))
         return install(files, target, _AGAIN)
+
+
+def check_online() -> None:
+    """Nothing where community-1 may be downloaded.
+
+    Raises
+    ------
+    ModelError
+        DIARIZE_OFFLINE is set.
+    """
+    if offline():
+        raise ModelError(
+            "community-1 cannot be downloaded offline; leave out --offline and unset DIARIZE_OFFLINE, "
+            "or convert a clone: diarize models pull community-1 --from DIR"
+        )
 
 
 def _download(

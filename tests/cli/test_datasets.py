@@ -112,6 +112,15 @@ def test_pull_to_a_folder_quietly(cli: Callable[..., Finished], manifest: Path, 
     assert (tmp_path / "to" / "rttm" / "one.rttm").read_text() == RTTM
 
 
+def test_offline_a_pull_is_refused_before_it_says_that_it_fetches(
+    cli: Callable[..., Finished], manifest: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DIARIZE_OFFLINE", "1")
+    shown = cli("datasets", "pull", manifest)
+    assert (shown.code, len(shown.err)) == (1, 1)
+    assert "cannot be fetched offline" in shown.err[0]
+
+
 def test_a_refused_download_is_one_line(cli: Callable[..., Finished], manifest: Path, files: Files) -> None:
     files.content.clear()
     shown = cli("datasets", "pull", manifest)
