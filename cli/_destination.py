@@ -12,7 +12,7 @@ from ..errors import OptionError, OutputError
 from ..outputs.files import check_writable, write_text
 from ._formats import Format
 from ._inputs import STDIN
-from ._output import write_stdout
+from ._output import check_stdout, write_stdout
 
 FIELDS = ("{parent}", "{stem}", "{suffix}")
 _FIELD = re.compile(r"\{\{|\}\}|\{[^{}]*\}|[{}]")
@@ -78,6 +78,7 @@ def destination(output: str, audio: Sequence[str], formats: Sequence[Format], fo
         It cannot be written, or a result exists and `force` is False.
     """
     if output == "-":
+        check_stdout()
         return Destination()
     if not output:
         raise OptionError("--output is empty; give a file, a folder, a template, or - for standard output")
@@ -96,6 +97,15 @@ def destination(output: str, audio: Sequence[str], formats: Sequence[Format], fo
 def stem_of(audio: str) -> str:
     """The recording's name without folder and suffix; "stdin" for standard input."""
     return "stdin" if audio == STDIN else Path(audio).stem or "recording"
+
+
+def told_apart(first: str, second: str, template: str = "") -> str:
+    """What to do about two recordings whose results would have one name, also with the `template` that was given."""
+    ways = {"{parent}": os.path.dirname(first) != os.path.dirname(second), "{stem}": stem_of(first) != stem_of(second)}
+    useful = [name for name, differs in ways.items() if differs and name not in template]
+    if useful:
+        return f"rename one, run them apart, or give --output a template with {' or '.join(useful)}"
+    return "rename one, or run them apart"
 
 
 def has_fields(output: str) -> bool:
@@ -137,7 +147,8 @@ def _fill(template: str, audio: Sequence[str], formats: Sequence[Format]) -> dic
             file = _filled(template, path, form)
             owner = owners.setdefault(os.path.realpath(file), path)
             if owner != path:
-                raise OptionError(f"-o {template} gives {owner} and {path} the same file {file}; use {{parent}}")
+                advice = told_apart(owner, path, template)
+                raise OptionError(f"-o {template} gives {owner} and {path} the same file {file}; {advice}")
             files[path, form.name] = file
     return files
 

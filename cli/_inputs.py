@@ -5,8 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Iterator, Sequence
-
-from ..errors import OptionError
+from dataclasses import dataclass
 
 # What a folder is searched for; a file given by name may be called anything.
 SUFFIXES = frozenset(
@@ -19,42 +18,58 @@ STDIN_NAME = "standard input"
 _MAGIC = "*?["
 
 
-def expand(arguments: Sequence[str], recursive: bool = False) -> list[str]:
+@dataclass(frozen=True)
+class Inputs:
+    """What the arguments mean: `recordings`, and for each argument that yields none a line in `problems`."""
+
+    recordings: list[str]
+    problems: list[str]
+
+
+def expand(arguments: Sequence[str], recursive: bool = False) -> Inputs:
     """The recordings that `arguments` mean, each once, in the order given and sorted within folders and patterns.
 
     A folder means the recordings in it, with `recursive` also those in the folders below. `@FILE` means the lines of a
-    text file, each one an argument of its own. What exists under its name is never taken for a pattern.
-
-    Raises
-    ------
-    OptionError
-        A folder, pattern or list holds no recording, or a list cannot be read.
+    text file, each one an argument of its own. What exists under its name is never taken for a pattern. A folder,
+    pattern or list that holds no recording or cannot be read is a problem, and the others still count.
     """
     found: dict[str, None] = {}
+    problems: dict[str, None] = {}
     for argument in arguments:
         for path in _expand(argument, recursive):
-            found.setdefault(path)
-    return list(found)
+            if isinstance(path, _Problem):
+                problems.setdefault(path.text)
+            else:
+                found.setdefault(path)
+    return Inputs(list(found), list(problems))
 
 
-def _expand(argument: str, recursive: bool, within: str = "") -> Iterator[str]:
+@dataclass(frozen=True)
+class _Problem:
+    """Why an argument yields no recording, in one line."""
+
+    text: str
+
+
+def _expand(argument: str, recursive: bool, within: str = "") -> Iterator[str | _Problem]:
     if os.path.isdir(argument):
         yield from _folder(argument, recursive)
     elif argument.startswith("@") and not os.path.exists(argument):
         if within:
-            raise OptionError(f"{within} holds {argument}; a list of recordings may not name another list")
-        yield from _list(argument[1:], recursive)
+            yield _Problem(f"{within} holds {argument}; a list of recordings may not name another list")
+        else:
+            yield from _list(argument[1:], recursive)
     elif any(sign in argument for sign in _MAGIC) and not os.path.exists(argument):
         matches = sorted(glob.glob(argument, recursive=True))
         if not matches:
-            raise OptionError(f"no file matches {argument}; check the pattern")
+            yield _Problem(f"no file matches {argument}; check the pattern")
         for match in matches:
             yield from _folder(match, recursive) if os.path.isdir(match) else (match,)
     else:
         yield argument
 
 
-def _folder(folder: str, recursive: bool) -> Iterator[str]:
+def _folder(folder: str, recursive: bool) -> Iterator[str | _Problem]:
     found: list[str] = []
     for parent, folders, files in os.walk(folder):
         if not recursive:
@@ -62,7 +77,7 @@ def _folder(folder: str, recursive: bool) -> Iterator[str]:
         found += [os.path.join(parent, name) for name in files if _suffix(name) in SUFFIXES]
     if not found:
         where = "it or the folders below" if recursive else "it; --recursive also looks below"
-        raise OptionError(f"{folder}: is a directory with no recording in {where}")
+        yield _Problem(f"{folder}: is a directory with no recording in {where}")
     yield from sorted(found)
 
 
@@ -71,15 +86,16 @@ def _suffix(name: str) -> str:
     return "" if name.startswith(".") else os.path.splitext(name)[1].lower()
 
 
-def _list(path: str, recursive: bool) -> Iterator[str]:
+def _list(path: str, recursive: bool) -> Iterator[str | _Problem]:
     try:
         with open(path, encoding="utf-8-sig") as file:
             lines = [line.strip() for line in file]
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise OptionError(f"@{path}: the list of recordings cannot be read ({reason}); check the path") from error
+        yield _Problem(f"@{path}: the list of recordings cannot be read ({reason}); check the path")
+        return
     entries = [line for line in lines if line and not line.startswith("#")]
     if not entries:
-        raise OptionError(f"@{path}: the list names no recording; write one path a line")
+        yield _Problem(f"@{path}: the list names no recording; write one path a line")
     for entry in entries:
         yield from _expand(entry, recursive, path)

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 import typer
 
 from ..errors import DiarizeError, OptionError, OutputError
+from ..outputs.text import legible
 
 FAILED = 1
 USAGE = 2
@@ -38,7 +39,8 @@ def report(error: BaseException, verbosity: int, subject: str = "") -> str:
     elif isinstance(error, OSError):
         text = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
     else:
-        text = f"internal error, {type(error).__name__}: {error}; -vv shows the traceback, please report it"
+        advice = "please report it" if verbosity >= 2 else "-vv shows the traceback, please report it"
+        text = f"internal error, {type(error).__name__}: {error}; {advice}"
     say(f"error: {subject}{text}")
     return subject + text
 
@@ -49,20 +51,33 @@ def write_stdout(text: str) -> None:
     Raises
     ------
     OutputError
-        The device behind stdout is full or fails.
+        Stdout is closed, or the device behind it is full or fails.
     BrokenPipeError
         The reader has gone.
     """
+    check_stdout()
     try:
         # Bytes, so that neither the locale nor a file name that is not UTF-8 can make it fail.
         sys.stdout.flush()
-        sys.stdout.buffer.write(text.encode("utf-8", "replace"))
+        sys.stdout.buffer.write(legible(text).encode())
         sys.stdout.buffer.flush()
     except BrokenPipeError:
         raise
     except OSError as error:
         _drop_stdout()
         raise OutputError(f"cannot write to standard output: {error.strerror}") from error
+
+
+def check_stdout() -> None:
+    """Nothing where data can go to stdout, for asking before the long work.
+
+    Raises
+    ------
+    OutputError
+        It is closed.
+    """
+    if sys.stdout is None:
+        raise OutputError("standard output is closed; open it, or name a file with --output")
 
 
 def _drop_stdout() -> None:
@@ -80,7 +95,8 @@ def exit_codes(verbosity: int) -> Iterator[None]:
     except typer.Exit:
         raise
     except BrokenPipeError:
-        _drop_stdout()
+        if sys.stdout is not None:
+            _drop_stdout()
         raise SystemExit(FAILED) from None
     except KeyboardInterrupt:
         say("interrupted")

@@ -26,10 +26,11 @@ ARCHIVE = Format("npz", ".npz", _no_text)
 
 @dataclass(frozen=True)
 class KnownVoices:
-    """Voices to look for: `clips` still to be learnt from, and `voices` that are ready."""
+    """Voices to look for: `clips` still to be learnt from, and `voices` that are ready; `warning` "" if all is well."""
 
     clips: tuple[Clip, ...] = ()
     voices: tuple[Voice, ...] = ()
+    warning: str = ""
 
     def learn(self, pipeline: Pipeline | None) -> tuple[Voice, ...]:
         """All voices, one for each name; `pipeline` is needed for clips only.
@@ -49,22 +50,29 @@ class KnownVoices:
         return combined([*self.voices, *learnt])
 
 
-def read_voices(enroll: Sequence[str], speakers_file: str | None) -> KnownVoices:
+def read_voices(enroll: Sequence[str], speakers_file: str | None, threshold: float | None) -> KnownVoices:
     """What `--enroll` and `--speakers-file` name.
 
     Raises
     ------
     OptionError
-        An entry names no voice, or the file cannot be read.
+        An entry names no voice, the file cannot be read, or a `threshold` is given without any voice.
     FormatError
         The file holds something else.
     """
     if not enroll and speakers_file is None:
+        if threshold is not None:
+            raise OptionError(
+                f"--voice-threshold {threshold:g} has no voice to compare with; give --enroll or --speakers-file too"
+            )
         return KnownVoices()
     from ..voices import parse_clip, read_speakers_file
 
     clips, voices = read_speakers_file(speakers_file) if speakers_file is not None else ([], [])
-    return KnownVoices((*clips, *(parse_clip(text) for text in enroll)), tuple(voices))
+    warning = ""
+    if speakers_file is not None and not clips and not voices:
+        warning = f"{speakers_file} holds no named voice, so it names nobody; --enroll gives speakers names"
+    return KnownVoices((*clips, *(parse_clip(text) for text in enroll)), tuple(voices), warning)
 
 
 def archive_destination(output: str, recordings: Sequence[str], force: bool) -> Destination:

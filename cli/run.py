@@ -7,14 +7,14 @@ from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from ..errors import DiarizeError, OptionError
 from . import _options, _run_options
 from ._compiling import Compiling
-from ._destination import Destination, destination, has_fields, stem_of
+from ._destination import Destination, destination, has_fields, stem_of, told_apart
 from ._formats import FORMATS, Format, Recording, counted, parse_formats
 from ._inputs import STDIN, STDIN_NAME, expand
 from ._lanes import show_lanes
@@ -124,9 +124,10 @@ def run(
 ) -> None:
     """Find out who spoke when in recordings.
 
-    A recording that cannot be read is reported in one line and the others go on; the exit code is then 1.
+    A recording that cannot be read, or an argument without any, is reported in one line and the others go on; the exit
+    code is then 1.
     """
-    verbosity = verbose - quiet
+    verbosity = _options.verbosity_of(verbose, quiet)
     with exit_codes(verbosity):
         start_logging(verbosity)
         from ..audio import check_part
@@ -139,13 +140,18 @@ def run(
         one_channel = parse_channel(channel)
         check_part(start, end)
         _options.check_model(model)
+        if skip_existing and force:
+            raise OptionError("--skip-existing keeps results that exist and --force replaces them; give one")
         workers = Workers.of(device, jobs, devices, scheduler)
         formats = parse_formats(format_)
         check_seconds("min-speaker-time", min_speaker_time)
         check_seconds("merge-gap", merge_gap)
-        known = read_voices(enroll or [], speakers_file)
-        recordings = expand(audio, recursive)
+        known = read_voices(enroll or [], speakers_file, voice_threshold)
+        inputs = expand(audio, recursive)
+        recordings = inputs.recordings
         _check_file_id(file_id, len(recordings))
+        if not recordings:
+            _give_up(inputs.problems)
         if not has_fields(output):
             _check_names(recordings)
         target = destination(output, recordings, formats, force or skip_existing)
@@ -155,7 +161,13 @@ def run(
         if skip_existing:
             recordings = _without_finished(recordings, formats, target, archive)
         if not recordings:
+            if inputs.problems:
+                _give_up(inputs.problems)
             return
+        for problem in inputs.problems:
+            say(f"error: {problem}")
+        if known.warning and verbosity >= 0:
+            say(f"warning: {known.warning}")
         request = Request(model, mode.value, threads)
         pipeline = None
         if known.clips or not workers.elsewhere:
@@ -178,7 +190,7 @@ def run(
             pipeline = None
             if verbosity >= 0:
                 say(f"model {resolve(model)}, {workers.described()}, mode {mode.value}")
-        failures = []
+        failures = list(inputs.problems)
         # Closing ends worker processes at once, also when the user interrupts.
         with closing(workers.run(pipeline, request, recordings, options, verbosity, bool(target.files))) as outcomes:
             for outcome in outcomes:
@@ -189,11 +201,19 @@ def run(
             on_gpu = f", of the GPU {held / 1e6:.0f} MB" if held else ""
             say(f"peak memory {_peak_memory_mb():.0f} MB{on_gpu}")
         if failures:
-            if len(recordings) > 1:
+            number = len(recordings) + len(inputs.problems)
+            if number > 1:
                 for failure in failures:
                     say(f"failed: {failure}")
-                say(f"error: {len(failures)} of {len(recordings)} recordings failed")
+                say(f"error: {len(failures)} of {number} recordings failed")
             raise typer.Exit(FAILED)
+
+
+def _give_up(problems: list[str]) -> NoReturn:
+    """Say why no argument yields a recording that is still to be done, and exit."""
+    for problem in problems:
+        say(f"error: {problem}")
+    raise typer.Exit(FAILED)
 
 
 class _Job:
@@ -294,10 +314,7 @@ def _check_names(audio: list[str]) -> None:
         # RTTM has no white space within a name, so names that differ in nothing else become one.
         key = "_".join(stem_of(path).split())
         if key in seen:
-            raise OptionError(
-                f"{seen[key]} and {path} have the same name in the result; rename one, run them "
-                "apart, or give --output a template with {parent}"
-            )
+            raise OptionError(f"{seen[key]} and {path} have the same name in the result; {told_apart(seen[key], path)}")
         seen[key] = path
 
 
@@ -316,12 +333,24 @@ def _load(request: Request, device: str, verbosity: int) -> Pipeline:
     with Compiling(verbosity) as compiling:
         pipeline = Pipeline.from_pretrained(request.model, device, request.mode, request.threads, compiling)
     if verbosity >= 0:
-        say(f"model {pipeline.model_name}, device {pipeline.device}, mode {pipeline.mode.name.lower()}")
-        if pipeline.notes:
-            say("; ".join(pipeline.notes))
+        say(_setup(pipeline))
         if pipeline.device.kind == "cpu" and _must_compile():
             say("first run: compiling for this processor takes some 20 s, once")
     return pipeline
+
+
+def _setup(pipeline: Pipeline) -> str:
+    """Model, device and mode in one line, with the reasons for what was chosen automatically."""
+    parts = [f"model {pipeline.model_name}", f"device {pipeline.device}", f"mode {pipeline.mode.value}"]
+    others = []
+    for note in pipeline.notes:
+        # A note that begins as a part does says more of it.
+        told = [index for index, part in enumerate(parts) if note.startswith(f"{part} ")]
+        for index in told:
+            parts[index] = note
+        if not told:
+            others.append(note)
+    return "; ".join([", ".join(parts), *others])
 
 
 def _must_compile() -> bool:

@@ -57,7 +57,8 @@ def test_rttm_goes_to_standard_output_and_all_else_to_standard_error(cli: Callab
 def test_automatic_choices_are_named_once(cli: Callable[..., Finished], cut: Path) -> None:
     done = cli("run", cut)
     assert done.code == 0
-    assert sum("model campplus (automatic)" in line for line in done.err) == 1
+    (line,) = (line for line in done.err if "model campplus" in line)
+    assert re.fullmatch(r"diarize: model campplus \(automatic\), device cpu \(automatic: .+\), mode exact", line)
 
 
 def test_a_first_run_says_that_it_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from diarize.cli._inputs import expand
-from diarize.errors import OptionError
+from diarize.cli._inputs import Inputs, expand
 
 from .conftest import RATE, Finished, command
 
@@ -106,36 +105,54 @@ def test_arguments_mean_files_folders_patterns_and_lists(tmp_path: Path, monkeyp
         file.touch()
     Path("list.txt").write_text("# calls\n\ncalls/notes.txt\n  calls/*.wav  \n")
     direct = ["calls/a.FLAC", "calls/b.wav", "calls/odd[1].wav"]
-    assert expand(["calls"]) == direct
-    assert expand(["calls"], recursive=True) == [*direct[:2], "calls/deep/c.mp3", "calls/deep/er/d.m4a", direct[2]]
-    assert expand(["calls/*.wav", "calls/b.wav"]) == ["calls/b.wav", "calls/odd[1].wav"]
-    assert expand(["calls/**/*.m*"]) == ["calls/deep/c.mp3", "calls/deep/er/d.m4a"]
-    assert expand(["calls/odd[1].wav", "missing.wav", "-"]) == ["calls/odd[1].wav", "missing.wav", "-"]
-    assert expand(["@list.txt"]) == ["calls/notes.txt", "calls/b.wav", "calls/odd[1].wav"]
+    expected = {
+        ("calls",): direct,
+        ("calls/*.wav", "calls/b.wav"): ["calls/b.wav", "calls/odd[1].wav"],
+        ("calls/**/*.m*",): ["calls/deep/c.mp3", "calls/deep/er/d.m4a"],
+        ("calls/odd[1].wav", "missing.wav", "-"): ["calls/odd[1].wav", "missing.wav", "-"],
+        ("@list.txt",): ["calls/notes.txt", "calls/b.wav", "calls/odd[1].wav"],
+    }
+    for arguments, recordings in expected.items():
+        assert expand(arguments) == Inputs(recordings, []), arguments
+    below = ["calls/deep/c.mp3", "calls/deep/er/d.m4a"]
+    assert expand(["calls"], recursive=True).recordings == [*direct[:2], *below, direct[2]]
     Path("@list.txt").touch()
-    assert expand(["@list.txt"]) == ["@list.txt"]
+    assert expand(["@list.txt"]).recordings == ["@list.txt"]
 
 
-def test_arguments_that_mean_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arguments_that_mean_nothing_are_problems_and_the_others_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("empty").mkdir()
     Path("none.txt").write_text("# nothing\n")
-    Path("nested.txt").write_text("@none.txt\n")
+    Path("nested.txt").write_text("first.wav\n@none.txt\nlast.wav\n")
     Path("binary.txt").write_bytes(b"\xff\xfe")
     reasons = {
         "empty": "is a directory with no recording in it; --recursive also looks below",
-        "*.wav": r"no file matches \*\.wav",
+        "*.wav": "no file matches *.wav",
         "@missing.txt": "@missing.txt: the list of recordings cannot be read",
         "@none.txt": "the list names no recording",
         "@nested.txt": "nested.txt holds @none.txt; a list of recordings may not name another list",
         "@binary.txt": "not UTF-8 text",
     }
-    for argument, reason in reasons.items():
-        with pytest.raises(OptionError, match=reason):
-            expand([argument])
+    inputs = expand(["a.wav", *reasons, "b.wav"])
+    assert inputs.recordings == ["a.wav", "first.wav", "last.wav", "b.wav"]
+    assert len(inputs.problems) == len(reasons)
+    for problem, reason in zip(inputs.problems, reasons.values(), strict=True):
+        assert reason in problem
 
 
-def test_an_empty_folder_is_wrong_usage(cli: Callable[..., Finished], tmp_path: Path) -> None:
-    done = cli("run", tmp_path)
-    assert (done.code, len(done.err)) == (2, 1)
-    assert "no recording in it" in done.err[0]
+def test_an_input_without_recordings_fails_and_the_others_go_on(
+    cli: Callable[..., Finished], cut: Path, tmp_path: Path
+) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    done = cli("run", empty, cut, f"{tmp_path}/*.wav", "@no.txt")
+    assert done.code == 1
+    assert len(starts(done.out)) == 2
+    assert sum("no recording in it" in line for line in done.errors()) == 1
+    assert done.err[-1] == "diarize: error: 3 of 4 recordings failed"
+    alone = cli("run", empty)
+    assert (alone.code, alone.out, len(alone.err)) == (1, "", 1)
+    assert "no recording in it" in alone.err[0]

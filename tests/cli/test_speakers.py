@@ -71,6 +71,18 @@ def test_voices_that_cannot_be_learnt(cli: Callable[..., Finished], cut: Path, t
         assert reason in done.errors()[-1], options
 
 
+def test_a_file_without_named_voices_is_said(cli: Callable[..., Finished], cut: Path, tmp_path: Path) -> None:
+    stored = tmp_path / "cut.npz"
+    assert cli("run", cut, "-q", "--embeddings", stored).code == 0
+    done = cli("run", cut, "--speakers-file", stored)
+    assert done.code == 0
+    assert (
+        f"diarize: warning: {stored} holds no named voice, so it names nobody; --enroll gives speakers names"
+        in done.err
+    )
+    assert cli("run", cut, "-q", "--speakers-file", stored).err == []
+
+
 def test_embeddings_are_the_same_bytes_with_any_number_of_threads(cut: Path, tmp_path: Path) -> None:
     contents = []
     for threads in ("1", "2"):
