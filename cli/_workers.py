@@ -97,7 +97,7 @@ class Workers:
 
         lengths = [_part(seconds_of(path), options) for path in recordings]
         # Results that appear on the terminal would break a bar.
-        bar = any_order or not sys.stdout.isatty()
+        bar = any_order or sys.stdout is None or not sys.stdout.isatty()
         with (
             BatchProgress(lengths, verbosity, bar) as shown,
             closing(self._outcomes(pipeline, request, recordings, options, any_order, shown)) as outcomes,

@@ -89,7 +89,7 @@ def bench(
     a file's path to its turns. Scoring and writing of results are in neither. A file that fails is reported and counts
     as missed; the exit code is then 1.
     """
-    verbosity = verbose - quiet
+    verbosity = _options.verbosity_of(verbose, quiet)
     with exit_codes(verbosity):
         start_logging(verbosity)
         from ..errors import OptionError

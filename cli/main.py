@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import signal
 from typing import Annotated
 
 import typer
 
 from .. import __version__
 from . import _options, assign, bench, datasets, devices, models, run, score
+from ._mistakes import Commands
 from ._output import exit_codes
+from ._process import leave, open_streams, watch_interrupts
 
 # Plain help: rich's costs 80 ms of start-up and adds only boxes.
 app = typer.Typer(
     name="diarize",
+    cls=Commands,
     help="Who spoke when: speaker diarization of recordings.",
     epilog="Exit codes: 0 ok, 1 failed, 2 wrong usage, 3 threshold not met, 130 interrupted.",
     no_args_is_help=True,
@@ -22,10 +24,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run")(run.run)
-app.command("assign")(assign.assign)
-app.command("score")(score.score)
-app.command("bench")(bench.bench)
-app.command("devices")(devices.devices)
+app.command("assign", short_help="Give the words of a transcript speakers.")(assign.assign)
+app.command("score", short_help="Compare turns with a reference: DER, JER.")(score.score)
+app.command("bench", short_help="Measure DER and speed on a data set.")(bench.bench)
+app.command("devices", short_help="Print every GPU and what it would run.")(devices.devices)
 app.add_typer(models.app, name="models")
 app.add_typer(datasets.app, name="datasets")
 
@@ -48,10 +50,13 @@ def _common(
 
 def main() -> None:
     """Run the command line and exit with its code."""
-    # A shell script starts its background jobs with interrupts ignored, and Python then leaves them so.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    with exit_codes(verbosity=0):
-        app(prog_name="diarize")
+    open_streams()
+    watch_interrupts()
+    try:
+        with exit_codes(verbosity=0):
+            app(prog_name="diarize")
+    except SystemExit as stop:
+        leave(stop.code)
 
 
 if __name__ == "__main__":

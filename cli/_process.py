@@ -1,0 +1,63 @@
+"""The process around a command: standard streams that its caller has closed, interrupts, and its end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from types import FrameType
+from typing import NoReturn
+
+from ._output import INTERRUPTED
+
+# `timeout` and some terminals send one interrupt twice.
+_SAME_INTERRUPT_S = 0.5
+
+
+def open_streams() -> None:
+    """Put the null device in place of standard input and error where the caller has closed them.
+
+    Else the next file to be opened would get the number of standard error, and messages would land in it. Standard
+    output keeps the null device's number too, but stays None in `sys`: a result that should go there must fail.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest free number is this one.
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+
+
+def watch_interrupts() -> None:
+    """Let the first interrupt raise KeyboardInterrupt, and a second one, half a second later or more, end the process.
+
+    A shell script starts its background jobs with interrupts ignored, and Python would leave them so.
+    """
+    first: list[float] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if not first:
+            first.append(time.monotonic())
+            raise KeyboardInterrupt
+        if time.monotonic() - first[0] >= _SAME_INTERRUPT_S:
+            os._exit(INTERRUPTED)
+
+    signal.signal(signal.SIGINT, interrupt)
+
+
+def leave(code: object) -> NoReturn:
+    """Exit with `code`; after an interrupt without waiting for threads that still compute what nobody wants."""
+    if code == INTERRUPTED and threading.active_count() > 1:
+        # Whatever had to be tidied up was, on the way of KeyboardInterrupt to here.
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                if stream is not None:
+                    stream.flush()
+            except OSError:
+                continue
+        os._exit(INTERRUPTED)
+    raise SystemExit(code)
