@@ -6,6 +6,7 @@ import copy
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -152,6 +153,14 @@ def test_values_for_one_peer_or_all() -> None:
     assert by_peer(None, "python")("speakrs") == "python"
     with pytest.raises(OptionError, match="'y' is the second value for all peers"):
         by_peer(["x", "y"], "")
+
+
+def test_an_interrupt_ends_a_worker_at_once_whatever_it_does() -> None:
+    script = 'import time; print(\'{"event": "ready", "about": {}}\', flush=True); time.sleep(60)'
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), Worker(System("busy", (sys.executable, "-c", script))):
+        raise KeyboardInterrupt
+    assert time.monotonic() - started < 5
 
 
 def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
