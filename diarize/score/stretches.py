@@ -80,7 +80,7 @@ def _moments(
     before = 0.0
     for time, side, name, change in sorted(edges):
         if time > before and active[2][""]:
-            yield before, time, *(frozenset(+active[side]) for side in (0, 1))
+            yield before, time, frozenset(+active[0]), frozenset(+active[1])
         active[side][name] += change
         before = time
 
