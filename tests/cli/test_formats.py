@@ -114,7 +114,11 @@ def test_a_template_names_each_file(cli: Callable[..., Finished], cut: Path, tmp
     [
         ("{stem}.{rate}", "rttm", "holds {rate}; allowed are {parent}, {stem}, {suffix}, and {{ for a brace"),
         ("{stem}.x", "rttm,csv", "names one suffix for 2 formats; use {suffix}"),
-        ("out/{stem}.rttm", "rttm", "gives a/talk.wav and b/talk.wav the same file out/talk.rttm; use {parent}"),
+        (
+            "out/{stem}.rttm",
+            "rttm",
+            "the same file out/talk.rttm; rename one, run them apart, or give --output a template with {parent}",
+        ),
         ("{parent}/{stem}.wav", "rttm", "would replace the recording itself"),
         ("{stem}}", "rttm", "holds }; allowed are"),
     ],
