@@ -45,7 +45,8 @@ def _simulate(script: str, speed: str) -> dict[str, dict[str, float]]:
 
 @cache
 def _ptx(key: str, factory: str, items: tuple[tuple[str, Any], ...]) -> tuple[Any, str]:
-    from diarize.backend.cuda_compile import Request, compile_ptx
+    from diarize.backend.cuda_compile import compile_ptx
+    from diarize.candidates import Request
 
     made = Request(factory, dict(items)).make()
     kernel = getattr(made, "kernel", made)

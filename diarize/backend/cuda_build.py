@@ -18,8 +18,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from ..candidates import Request
 from ..errors import BackendError
-from .cuda_compile import KernelCache, Request, read_image
+from .cuda_compile import KernelCache, read_image
 
 Compiling = Callable[[int, int], None]
 """Called with the number of kernels that are ready and of those wanted in all, from the calling thread."""

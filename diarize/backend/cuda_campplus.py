@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..candidates import Request
 from ..errors import BackendError
-from .cuda_compile import KernelCache, Request
+from .cuda_compile import KernelCache
 from .cuda_driver import DeviceArray, Gpu, Launch, LoadedKernel, MemoryPool, Stream, check
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ assembles.
 from __future__ import annotations
 
 import hashlib
-import importlib
 import importlib.metadata
 import importlib.util
 import json
@@ -21,7 +20,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -29,6 +28,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..candidates import Request
 from ..errors import BackendError
 
 if TYPE_CHECKING:
@@ -56,19 +56,6 @@ class Image:
     spilled_bytes: int = -1
     stack_bytes: int = -1
     notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Request:
-    """A kernel by its factory: `factory` is "module:function" below `diarize.kernels`, `parameters` its arguments."""
-
-    factory: str
-    parameters: Mapping[str, Any]
-
-    def make(self) -> Any:
-        """Call the factory: a `Kernel`, or a description that holds one as `.kernel`."""
-        module, function = self.factory.split(":")
-        return getattr(importlib.import_module(f"diarize.kernels.{module}"), function)(**self.parameters)
 
 
 def architecture(kernel: Kernel, capability: tuple[int, int]) -> str:

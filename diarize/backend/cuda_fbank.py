@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..candidates import Request
 from ..errors import BackendError
 from ..framing import WINDOW_SAMPLES
-from .cuda_compile import KernelCache, Request
+from .cuda_compile import KernelCache
 from .cuda_driver import DeviceArray, Gpu, Launch, MemoryPool, Stream
 
 if TYPE_CHECKING:

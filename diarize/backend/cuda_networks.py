@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from ..candidates import Request
 from .cuda_build import build
 from .cuda_campplus import KERNELS as CAMPPLUS
 from .cuda_campplus import CampPlusKernels
-from .cuda_compile import KernelCache, Request
+from .cuda_compile import KernelCache
 from .cuda_devices import HOPPER
 from .cuda_driver import Gpu, MemoryPool
 from .cuda_fbank import KERNELS as FILTERBANK

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from diarize.backend.cuda_compile import Request
+from diarize.candidates import Request
 
 PARITIES = ((1, 1), (1, 0), (0, 1), (0, 0))
 

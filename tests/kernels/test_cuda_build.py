@@ -8,7 +8,7 @@ import pytest
 from cuda_support import needs_numba_cuda
 
 from diarize.backend.cuda_build import build, missing
-from diarize.backend.cuda_compile import Request
+from diarize.candidates import Request
 from diarize.errors import BackendError
 
 pytestmark = needs_numba_cuda

@@ -10,8 +10,9 @@ import pytest
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed: pip install 'diarize-cuda[cuda]'")
 
 from diarize.backend import cuda_compile
-from diarize.backend.cuda_compile import Image, KernelCache, Request, architecture, assemble, compile_ptx
+from diarize.backend.cuda_compile import Image, KernelCache, architecture, assemble, compile_ptx
 from diarize.backend.cuda_resnet34 import TrunkChoice, float32_choice, hopper_choice, portable_choice
+from diarize.candidates import Request
 from diarize.errors import BackendError
 
 HOPPER = hopper_choice()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from cuda_support import assembled, needs_numba_cuda, simulate, slow
 
-from diarize.backend.cuda_compile import Request
+from diarize.candidates import Request
 from diarize.kernels.split_pack import fits_split, pack_split
 
 

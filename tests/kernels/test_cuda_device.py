@@ -14,7 +14,7 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed: pip insta
 
 from kernels.cuda_cases import Case, run_on_gpu
 
-from diarize.backend.cuda_compile import KernelCache, Request, build_all
+from diarize.backend.cuda_compile import KernelCache, build_all
 from diarize.backend.cuda_driver import Gpu, MemoryPool, check
 from diarize.backend.cuda_resnet34 import (
     ResNet34Kernels,
@@ -23,6 +23,7 @@ from diarize.backend.cuda_resnet34 import (
     hopper_choice,
     portable_choice,
 )
+from diarize.candidates import Request
 from diarize.errors import BackendError
 from diarize.layers import Layer, Op
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from cuda_support import assembled, needs_numba_cuda, quick_first, simulate, slow
 
-from diarize.backend.cuda_compile import Request
 from diarize.backend.cuda_pyannet import PRECISIONS, PyanNetChoice, hopper_choice, portable_choice
+from diarize.candidates import Request
 from diarize.errors import BackendError
 from diarize.kernels.lstm_pack import gate_rows, split_half
 

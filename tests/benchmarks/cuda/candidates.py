@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from diarize.backend.cuda_compile import Request
+from diarize.candidates import Request
 
 
 def _resident(channels: int, **parameters: Any) -> Request:

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from candidates import BLOCK, DOWN, SAME
 
-from diarize.backend.cuda_compile import Request, build_all
+from diarize.backend.cuda_compile import build_all
 from diarize.backend.cuda_driver import Gpu, MemoryPool
 from diarize.backend.cuda_resnet34 import (
     PARITIES,
@@ -32,6 +32,7 @@ from diarize.backend.cuda_resnet34 import (
     hopper_choice,
     portable_choice,
 )
+from diarize.candidates import Request
 from diarize.layers import Layer, Op
 
 SIZES = {32: (80, 998), 64: (40, 499), 128: (20, 250), 256: (10, 125)}
