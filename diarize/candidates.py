@@ -68,13 +68,14 @@ class Candidate:
 class TunedLayer:
     """A layer that has candidates: `parts` are the layers that `SEPARATE` takes instead.
 
-    `what` says what it computes; `flops` are the floating-point operations of one window, 0 where they do not count.
-    `operation` is its kind, such as conv3x3.
+    `operation` is its kind, such as conv3x3; `what` says what it computes; `count` is how often a network runs it;
+    `flops` are the floating-point operations of one window each time, 0 where windows share them or hardly any occur.
     """
 
     id: str
     operation: str
     what: str
+    count: int = 1
     flops: float = 0.0
     parts: tuple[str, ...] = ()
 

@@ -38,6 +38,7 @@ LEVELS = {
     "layers": 2,
     "hardware": 2,
     "candidates": 2,
+    "registry": 2,
     "recipe": 2,
     "cache": 1,
     "kernels": 3,
