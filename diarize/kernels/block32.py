@@ -21,7 +21,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import cuda
 
 from .conv_pack import pack_taps
 from .conv_stream import SHARED_LIMIT, consumer_registers
@@ -29,6 +28,7 @@ from .ptx import (
     SIMULATOR,
     bar_sync,
     bulk_g2s,
+    cuda,
     fence_async,
     fence_mbar_init,
     float16,

@@ -9,7 +9,6 @@ are as accurate as float32; with float16 activations the embeddings of some sequ
 from __future__ import annotations
 
 import numpy as np
-from numba import cuda
 
 from .conv_pack import channel_order
 from .ptx import (
@@ -17,6 +16,7 @@ from .ptx import (
     cp_async16,
     cp_async_commit,
     cp_async_wait0,
+    cuda,
     float16,
     float32,
     hmax2_nan,

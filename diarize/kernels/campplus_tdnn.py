@@ -14,13 +14,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import cuda
 
 from .conv_pack import channel_order
 from .ptx import (
     SIMULATOR,
     ctaid_x_again,
     ctaid_y_again,
+    cuda,
     float16,
     float32,
     hmax2_nan,

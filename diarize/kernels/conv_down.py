@@ -15,13 +15,13 @@ Plane tiles go round a ring of `buffers`; weights through `stages` buffers, or s
 from __future__ import annotations
 
 import numpy as np
-from numba import cuda
 
 from .conv_pack import pack_taps
 from .conv_stream import SHARED_LIMIT, consumer_registers
 from .ptx import (
     SIMULATOR,
     bulk_g2s,
+    cuda,
     fence_mbar_init,
     float16,
     float32,

@@ -11,10 +11,10 @@ Pixels lie 20 floats apart and weight rows tile_n + 8, so that neither operand's
 from __future__ import annotations
 
 import numpy as np
-from numba import cuda
 
 from .ptx import (
     SIMULATOR,
+    cuda,
     cvt_tf32,
     f32_bits,
     float32,

@@ -11,13 +11,12 @@ itself.
 
 from __future__ import annotations
 
-from numba import cuda
-
 from .conv_pack import pack_taps
 from .conv_stream import SHARED_LIMIT
 from .ptx import (
     SIMULATOR,
     bulk_g2s,
+    cuda,
     fence_mbar_init,
     float16,
     float32,

@@ -11,8 +11,6 @@ compute capability 8.6.
 
 from __future__ import annotations
 
-from numba import cuda
-
 from .conv_pack import pack_taps
 from .ptx import (
     SIMULATOR,
@@ -22,6 +20,7 @@ from .ptx import (
     ctaid_x_again,
     ctaid_y_again,
     ctaid_z_again,
+    cuda,
     float16,
     float32,
     int32,

@@ -8,13 +8,12 @@ As `conv_stream` (its notes on swizzle and barriers hold here), but every consum
 
 from __future__ import annotations
 
-from numba import cuda
-
 from .conv_pack import pack_taps
 from .conv_stream import SHARED_LIMIT, consumer_registers
 from .ptx import (
     SIMULATOR,
     bulk_g2s,
+    cuda,
     fence_mbar_init,
     float16,
     float32,

@@ -20,12 +20,11 @@ the
 
 from __future__ import annotations
 
-from numba import cuda
-
 from .conv_pack import pack_taps
 from .ptx import (
     SIMULATOR,
     bulk_g2s,
+    cuda,
     fence_mbar_init,
     float16,
     float32,

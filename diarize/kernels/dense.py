@@ -7,13 +7,13 @@ in the warp's share of shared memory, products three tensor-core instructions, a
 from __future__ import annotations
 
 import numpy as np
-from numba import cuda
 
 from .ptx import (
     SIMULATOR,
     cp_async16,
     cp_async_commit,
     cp_async_wait0,
+    cuda,
     f32_bits,
     float16,
     float32,

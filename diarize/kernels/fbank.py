@@ -14,9 +14,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import cuda
 
-from .ptx import float32, int32, int64, warp_sync
+from .ptx import cuda, float32, int32, int64, warp_sync
 from .spec import Kernel
 from .unroll import static_range, unroll
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from numba import cuda
-
-from .ptx import int32, ldg128f, stg128f
+from .ptx import cuda, int32, ldg128f, stg128f
 from .spec import Kernel
 from .unroll import unroll
 

@@ -7,9 +7,8 @@ on the batch. Arithmetic is float32 on the plain cores; at 0.003 GFLOP a row it 
 from __future__ import annotations
 
 import numpy as np
-from numba import cuda
 
-from .ptx import SIMULATOR, f32_bits, float32, int32, ldg128f, lds128f, stg128f, sts128
+from .ptx import SIMULATOR, cuda, f32_bits, float32, int32, ldg128f, lds128f, stg128f, sts128
 from .spec import Kernel
 from .unroll import unroll
 

@@ -15,8 +15,6 @@ Layouts: inputs [time * windows + window][pitch] with up to 256 high parts, then
 
 from __future__ import annotations
 
-from numba import cuda
-
 from .lstm_pack import STATE_PITCH
 from .ptx import (
     SIMULATOR,
@@ -26,6 +24,7 @@ from .ptx import (
     cp_async_wait1,
     cp_async_wait2,
     cp_async_wait3,
+    cuda,
     float16,
     float32,
     int32,

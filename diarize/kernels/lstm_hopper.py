@@ -8,13 +8,13 @@ warpgroups multiply 64 gates by 128 rows each. Layouts of inputs and gates are t
 from __future__ import annotations
 
 import numpy as np
-from numba import cuda
 
 from .conv_pack import swizzle_rows
 from .lstm_pack import scaled_gates, split_half
 from .ptx import (
     SIMULATOR,
     bulk_g2s,
+    cuda,
     fence_mbar_init,
     float16,
     float32,

@@ -11,9 +11,7 @@ Chan, Golub and LeVeque 1983, Algorithms for computing the sample variance, The 
 
 from __future__ import annotations
 
-from numba import cuda
-
-from .ptx import float32, int32, int64, ldg128f, leaky, split_half2, sqrt_rn, stg128
+from .ptx import cuda, float32, int32, int64, ldg128f, leaky, split_half2, sqrt_rn, stg128
 from .spec import Kernel
 from .unroll import static_range, unroll
 

@@ -13,9 +13,7 @@ Wang et al. 2023, WeSpeaker (TSTP); pyannote.audio StatsPool (weighted, unbiased
 
 from __future__ import annotations
 
-from numba import cuda
-
-from .ptx import float32, int32, ldg128_nc, make_weighted_sum, sqrt_rn
+from .ptx import cuda, float32, int32, ldg128_nc, make_weighted_sum, sqrt_rn
 from .spec import Kernel
 from .unroll import static_range, unroll
 

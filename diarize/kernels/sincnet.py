@@ -11,12 +11,12 @@ others.
 from __future__ import annotations
 
 import numpy as np
-from numba import cuda
 
 from .ptx import (
     SIMULATOR,
     ctaid_x_again,
     ctaid_y_again,
+    cuda,
     f32_bits,
     float16,
     float32,

@@ -15,10 +15,10 @@ are the floor.
 from __future__ import annotations
 
 import numpy as np
-from numba import cuda
 
 from .conv_pack import channel_order
 from .ptx import (
+    cuda,
     float32,
     int32,
     make_fill_bias,

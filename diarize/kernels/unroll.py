@@ -14,6 +14,8 @@ import textwrap
 from collections.abc import Callable
 from typing import Any
 
+from .deferred import resolved
+
 static_range = range
 """Marks a loop for expansion; an ordinary range where `unroll` is not applied."""
 
@@ -116,10 +118,10 @@ def _expand(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     definition = tree.body[0]
     assert isinstance(definition, ast.FunctionDef)
     definition.decorator_list = []
-    namespace = dict(function.__globals__)
+    namespace = {name: resolved(value) for name, value in function.__globals__.items()}
     if function.__closure__:
         for free_name, cell in zip(function.__code__.co_freevars, function.__closure__, strict=True):
-            namespace[free_name] = cell.cell_contents
+            namespace[free_name] = resolved(cell.cell_contents)
     # A name that the function assigns is not static, whatever its value outside.
     assigned = {argument.arg for argument in definition.args.args}
     assigned |= {n.id for n in ast.walk(definition) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
