@@ -20,9 +20,12 @@ def ensure_cache_folder(package: Path) -> None:
 
     `package` is the folder of the modules that compile. A choice of the user's, NUMBA_CACHE_DIR, always stands.
     """
+    # Asked first, since numba takes long to import and is not always needed.
+    if _writable(package / "__pycache__"):
+        return
     from numba import config
 
-    if config.CACHE_DIR or _writable(package / "__pycache__") or _writable(_user_folder()):
+    if config.CACHE_DIR or _writable(_user_folder()):
         return
     config.CACHE_DIR = str(_temporary_folder())
     logger.warning(

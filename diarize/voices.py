@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from .errors import OptionError
 from .outputs.npz import EmbeddingsFile, read_embeddings
@@ -119,6 +118,8 @@ def match(speakers: np.ndarray, voices: np.ndarray, threshold: float) -> list[in
     The pairs of at least `threshold` are chosen so that the sum of their cosines, above the threshold, is largest.
     `speakers` (K, D), `voices` (V, D), rows of unit length.
     """
+    from scipy.optimize import linear_sum_assignment
+
     gain = np.einsum("kd,vd->kv", speakers, voices) - threshold
     rows, columns = linear_sum_assignment(np.maximum(gain, 0.0), maximize=True)
     found: list[int | None] = [None] * len(speakers)
