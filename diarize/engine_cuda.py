@@ -32,6 +32,7 @@ from .stretches import Stretch
 
 if TYPE_CHECKING:
     from .backend.cuda_networks import ModelLayers
+    from .candidates import Selection
     from .engine import Compiling, Engine
 
 logger = logging.getLogger(__name__)
@@ -290,7 +291,7 @@ def open_cuda(
     """
     from .backend.cuda_build import build
     from .backend.cuda_driver import Gpu
-    from .backend.cuda_networks import ModelLayers, overflowing, requests
+    from .backend.cuda_networks import ModelLayers, default_selection, overflowing, requests
     from .engine import cpu_embedder, open_engine
 
     embedder: Embedder | None = None
@@ -310,13 +311,14 @@ def open_cuda(
         layers = ModelLayers(segmentation, log_mel_layer("povey"), campplus=campplus_layers(weights.embedding))
         slots, dimension = sequence_slots, CAMPPLUS_DIMENSION
     driver = Gpu(gpu.index)
-    build(requests(driver, layers), driver.capability, compiling=compiling)
+    selection = default_selection(driver.capability)
+    build(requests(selection, layers), driver.capability, compiling=compiling)
     opened = 0
 
     def start() -> Session:
         nonlocal opened
         opened += 1
-        return _session(gpu.index, layers, restart=opened > 1)
+        return _session(gpu.index, layers, selection, restart=opened > 1)
 
     @cache
     def segmenter() -> Segmenter:
@@ -338,7 +340,7 @@ def open_cuda(
     return CudaEngine(gpu, start, segmenter, repair, rescue, slots, embedder, dimension, threads, notes)
 
 
-def _session(index: int, layers: ModelLayers, restart: bool) -> Session:
+def _session(index: int, layers: ModelLayers, selection: Selection, restart: bool) -> Session:
     from .backend.cuda_driver import Gpu
     from .backend.cuda_lane import CudaLane, Limits
     from .backend.cuda_memory import reset
@@ -346,7 +348,7 @@ def _session(index: int, layers: ModelLayers, restart: bool) -> Session:
 
     if restart:
         reset(index)
-    networks = CudaNetworks(Gpu(index), layers)
+    networks = CudaNetworks(Gpu(index), layers, selection)
     budget = int(networks.gpu.free_bytes() * _MEMORY_SHARE) // LANES
     limits = Limits(
         max(1, min(STRETCH_WINDOWS, budget // _SEGMENTATION_BYTES)),

@@ -94,7 +94,6 @@ class CudaLane:
         self._work = Arena(self._pool)
         self._host = HostBlock(self.gpu)
         self._memory = free_with(self, self.gpu, [self._held, self._work, self._pool])
-        self._pyannet = with_memory(networks.pyannet, self._work)
         self._segmentations: dict[tuple[int, int], PyanNetPlan] = {}
         self._trunks: dict[tuple[str, int, int], _TrunkBatch] = {}
         self._sequences: dict[tuple[int, int, int], _SequenceBatch] = {}
@@ -183,11 +182,14 @@ class CudaLane:
         self, windows: np.ndarray, active: np.ndarray, weights: np.ndarray, out: np.ndarray
     ) -> np.ndarray:
         """Fill `out` with ResNet34; gives the windows whose activations leave even float32's range."""
-        kernels = self._networks.resnet34
-        assert kernels is not None
-        flagged = self._run_trunk(kernels, windows, active, weights, out)
+        networks, most = self._networks, self.limits.embedding
+        fewer = max(1, most // 2)
+        half = networks.trunk(most).choice.storage == "half"
+        flagged = self._run_trunk(networks.trunk, most if half else fewer, windows, active, weights, out)
+        if not len(flagged):
+            return flagged
         # Activations left float16's range: these batches once more, where the range is float32's.
-        return self._run_trunk(self._networks.exact(), flagged, active, weights, out) if len(flagged) else flagged
+        return self._run_trunk(lambda _: networks.exact(), fewer, flagged, active, weights, out)
 
     def _embed_sequences(self, active: np.ndarray, frames: np.ndarray, out: np.ndarray) -> np.ndarray:
         """Fill `out` with CAM++; gives the windows of batches that raised the flag."""
@@ -244,11 +246,15 @@ class CudaLane:
         return self._sequences[key]
 
     def _run_trunk(
-        self, kernels: ResNet34Kernels, windows: np.ndarray, active: np.ndarray, weights: np.ndarray, out: np.ndarray
+        self,
+        kernels_for: Callable[[int], ResNet34Kernels],
+        most: int,
+        windows: np.ndarray,
+        active: np.ndarray,
+        weights: np.ndarray,
+        out: np.ndarray,
     ) -> np.ndarray:
         """Fill `out` for the active slots of `windows`; gives the windows of batches that raised the flag."""
-        half = kernels.choice.precision == "fp16"
-        most = self.limits.embedding if half else max(1, self.limits.embedding // 2)
         batches = [windows[first : first + count] for first, count in even_parts(len(windows), most)]
         slots = sum(self._slots(int(active[batch].sum()), len(batch)) for batch in batches)
         per_slot = 4 * (TRUNK_STEPS + 1 + DIMENSION)
@@ -267,7 +273,7 @@ class CudaLane:
             chosen = self._host.take((len(batch),), np.int32)
             chosen[:] = batch
             found = self._host.take((len(place), DIMENSION), np.float32)
-            self._launch_trunk(kernels, chosen, masks, slot_window, found, flags[number, :1])
+            self._launch_trunk(kernels_for(len(batch)), chosen, masks, slot_window, found, flags[number, :1])
             results.append((batch[place], local, found))
         self._stream.synchronize()
         for rows, local, found in results:
@@ -326,17 +332,16 @@ class CudaLane:
     def _segmentation(self, count: int, step_samples: int) -> PyanNetPlan:
         key = (count, step_samples)
         if key not in self._segmentations:
-            self._segmentations[key] = self._fit(
-                count * _SEGMENTATION_BYTES, lambda: self._pyannet.plan(count, step_samples)
-            )
+            bound = with_memory(self._networks.pyannet(count), self._work)
+            self._segmentations[key] = self._fit(count * _SEGMENTATION_BYTES, lambda: bound.plan(count, step_samples))
         return self._segmentations[key]
 
     def _trunk(self, kernels: ResNet34Kernels, windows: int, slots: int) -> _TrunkBatch:
-        precision = kernels.choice.precision
-        key = (precision, windows, slots)
+        storage = kernels.choice.storage
+        key = (storage, windows, slots)
         if key not in self._trunks:
             bound = with_memory(kernels, self._work)
-            size = _TRUNK_BYTES if precision == "fp16" else 2 * _TRUNK_BYTES
+            size = _TRUNK_BYTES if storage == "half" else 2 * _TRUNK_BYTES
 
             def make() -> _TrunkBatch:
                 chosen = self._work.empty((windows,), np.int32)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from ..candidates import Request
+from .. import registry
+from ..candidates import Request, Selection
 from .cuda_build import build
 from .cuda_campplus import KERNELS as CAMPPLUS
 from .cuda_campplus import CampPlusKernels
@@ -20,13 +21,17 @@ from .cuda_driver import Gpu, MemoryPool
 from .cuda_fbank import KERNELS as FILTERBANK
 from .cuda_fbank import FilterbankKernels
 from .cuda_memory import free_with
-from .cuda_pyannet import PyanNetKernels, best_choice
-from .cuda_resnet34 import ResNet34Kernels, TrunkChoice, float32_choice, hopper_choice, portable_choice
+from .cuda_pyannet import HOPPER_NAMES as HOPPER_PYANNET
+from .cuda_pyannet import PyanNetChoice, PyanNetKernels
+from .cuda_resnet34 import HOPPER_NAMES as HOPPER_RESNET34
+from .cuda_resnet34 import ResNet34Kernels, TrunkChoice, float32_choice
 
 if TYPE_CHECKING:
     from ..layers import Layer
 
 GATHER = Request("gather:make_gather", {})
+MAIN_SEGMENTATION, MAIN_EMBEDDING = 256, 64
+"""Windows of the batches that most of a long recording comes in."""
 _HALF_MAX = float(np.finfo(np.float16).max)
 
 Kernels = TypeVar("Kernels", PyanNetKernels, FilterbankKernels, ResNet34Kernels, CampPlusKernels)
@@ -53,11 +58,22 @@ def overflowing(layers: Sequence[Layer]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def trunk_choice(capability: tuple[int, int], layers: Sequence[Layer]) -> TrunkChoice:
-    """The kernels of the trunk: float16 activations unless some layer's weights do not fit."""
-    if overflowing(layers):
-        return exact_choice()
-    return hopper_choice() if capability == HOPPER else portable_choice()
+def default_selection(capability: tuple[int, int]) -> Selection:
+    """What is chosen without recipe and tune file: measured on an H200 for compute capability 9.0, else portable."""
+    selection = registry.portable(capability)
+    if capability != HOPPER:
+        return selection
+    choices, origins = dict(selection.choices), dict(selection.origins)
+    for layer, name in {**HOPPER_PYANNET, **HOPPER_RESNET34}.items():
+        found = registry.find(layer, name)
+        assert found is not None
+        choices[layer], origins[layer] = {1: found}, "measured on an H200"
+    return Selection(choices, origins)
+
+
+def trunk_choice(selection: Selection, windows: int, layers: Sequence[Layer]) -> TrunkChoice:
+    """The kernels of the trunk for a batch: float16 activations unless some layer's weights do not fit."""
+    return exact_choice() if overflowing(layers) else TrunkChoice.of(selection.at(windows))
 
 
 def exact_choice() -> TrunkChoice:
@@ -65,19 +81,28 @@ def exact_choice() -> TrunkChoice:
     return float32_choice(tf32=True)
 
 
-def requests(gpu: Gpu, layers: ModelLayers) -> list[Request]:
-    """Every kernel that a model needs before its first batch, each once."""
-    wanted = best_choice(gpu).requests()
+def requests(selection: Selection, layers: ModelLayers) -> list[Request]:
+    """Every kernel that a model may need before its first batch, each once."""
+    wanted: list[Request] = []
+    for windows in _batches(selection, "pyannet"):
+        wanted += PyanNetChoice.of(selection.at(windows)).requests()
     if layers.trunk:
-        wanted += [*FILTERBANK.values(), GATHER, *trunk_choice(gpu.capability, layers.trunk).requests()]
+        wanted += [*FILTERBANK.values(), GATHER]
+        for windows in _batches(selection, "resnet34"):
+            wanted += trunk_choice(selection, windows, layers.trunk).requests()
     if layers.campplus:
         wanted += [*FILTERBANK.values(), *CAMPPLUS.values()]
-    unique = {repr((r.factory, sorted(r.parameters.items()))): r for r in wanted}
-    return list(unique.values())
+    return list({request.key: request for request in wanted}.values())
+
+
+def _batches(selection: Selection, network: str) -> list[int]:
+    """The batch sizes that a network has choices for."""
+    own = (by_batch for layer, by_batch in selection.choices.items() if layer.partition(".")[0] == network)
+    return sorted({batch for by_batch in own for batch in by_batch})
 
 
 class CudaNetworks:
-    """Loaded kernels and packed weights.
+    """Loaded kernels and packed weights; kernels for rare batch sizes are loaded when such a batch comes.
 
     Raises
     ------
@@ -85,46 +110,69 @@ class CudaNetworks:
         A kernel does not run on this GPU, or weights do not fit.
     """
 
-    def __init__(self, gpu: Gpu, layers: ModelLayers, cache: KernelCache | None = None) -> None:
+    def __init__(
+        self, gpu: Gpu, layers: ModelLayers, selection: Selection | None = None, cache: KernelCache | None = None
+    ) -> None:
         self.gpu = gpu
         self.pool = MemoryPool(gpu)
+        self.selection = selection or default_selection(gpu.capability)
         self._layers = layers
         self._cache = cache or KernelCache()
-        self.pyannet = PyanNetKernels(gpu, self.pool, layers.segmentation, best_choice(gpu), self._cache)
-        # Loaded now, since plans are made by several threads.
-        for windows in self.pyannet.choice.block_windows:
-            self.pyannet.load(self.pyannet.choice.recurrence(windows))
+        self._lock = threading.Lock()
+        self._pyannets: dict[str, PyanNetKernels] = {}
+        self._trunks: dict[str, ResNet34Kernels] = {}
+        self._memory = free_with(self, gpu, [self.pool])
+        self._exact: ResNet34Kernels | None = None
+        self.pyannet(MAIN_SEGMENTATION)
         self.filterbank: FilterbankKernels | None = None
-        self.resnet34: ResNet34Kernels | None = None
         self.campplus: CampPlusKernels | None = None
+        self.has_trunk = bool(layers.trunk)
         if layers.filterbank is not None:
             self.filterbank = FilterbankKernels(gpu, self.pool, layers.filterbank, self._cache)
         if layers.campplus:
             self.campplus = CampPlusKernels(gpu, self.pool, layers.campplus, self._cache)
         if layers.trunk:
-            choice = trunk_choice(gpu.capability, layers.trunk)
-            self.resnet34 = ResNet34Kernels(gpu, self.pool, layers.trunk, choice, self._cache)
+            self.trunk(MAIN_EMBEDDING)
             kernel = GATHER.make()
             self.gather = gpu.load(self._cache.get(kernel, gpu.capability), kernel)
-        self._memory = free_with(self, gpu, [self.pool])
-        self._exact: ResNet34Kernels | None = None
-        self._lock = threading.Lock()
 
     def abandon(self) -> None:
         """Leave the memory alone from now on: its context has ended."""
         self._memory.detach()
 
+    def pyannet(self, windows: int) -> PyanNetKernels:
+        """The segmentation network for batches of this size."""
+        choice = PyanNetChoice.of(self.selection.at(windows))
+        key = "".join(request.key for request in choice.requests())
+        with self._lock:
+            if key not in self._pyannets:
+                layers = self._layers.segmentation
+                made = PyanNetKernels(self.gpu, self.pool, layers, choice, self._cache)
+                # Loaded now, since plans are made by several threads.
+                for request in choice.recurrences.values():
+                    made.load(request)
+                self._pyannets[key] = made
+            return self._pyannets[key]
+
+    def trunk(self, windows: int) -> ResNet34Kernels:
+        """ResNet34 for batches of this size."""
+        choice = trunk_choice(self.selection, windows, self._layers.trunk)
+        key = "".join(request.key for request in choice.requests())
+        with self._lock:
+            if key not in self._trunks:
+                layers = self._layers.trunk
+                self._trunks[key] = ResNet34Kernels(self.gpu, self.pool, layers, choice, self._cache)
+            return self._trunks[key]
+
     def exact(self) -> ResNet34Kernels:
         """ResNet34 with float32 activations and TF32 products, compiled and loaded when it is first needed."""
+        own = self.trunk(MAIN_EMBEDDING)
+        if own.choice.storage == "float":
+            return own
         with self._lock:
             if self._exact is None:
-                assert self.resnet34 is not None
-                if self.resnet34.choice.precision == "tf32":
-                    self._exact = self.resnet34
-                else:
-                    build(exact_choice().requests(), self.gpu.capability, self._cache.folder)
-                    layers = self._layers.trunk
-                    self._exact = ResNet34Kernels(self.gpu, self.pool, layers, exact_choice(), self._cache)
+                build(exact_choice().requests(), self.gpu.capability, self._cache.folder)
+                self._exact = ResNet34Kernels(self.gpu, self.pool, self._layers.trunk, exact_choice(), self._cache)
             return self._exact
 
 

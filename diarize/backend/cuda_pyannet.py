@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..candidates import Request
+from .. import registry
+from ..candidates import Candidate, Request
 from ..errors import BackendError
 from ..framing import FRAMES_PER_WINDOW, WINDOW_SAMPLES
+from ..registry.pyannet import FRONT, LAYERS, PRECISIONS, LstmPrecision
 from .cuda_compile import KernelCache
-from .cuda_driver import DeviceArray, Gpu, Launch, LoadedKernel, MemoryPool, Stream, check
+from .cuda_driver import DeviceArray, Gpu, Launch, LoadedKernel, MemoryPool, Stream
 
 if TYPE_CHECKING:
     from ..layers import Layer
@@ -32,116 +34,111 @@ _LSTM_SIZE = 256
 
 
 @dataclass(frozen=True)
-class LstmPrecision:
-    """Which operands of the LSTM's products keep a low float16 part, and are then exact to about 22 bits.
-
-    `input_weights` and `inputs` are those of the input product, `recurrent_weights` and `state` of the recurrence.
-    """
-
-    input_weights: bool
-    inputs: bool
-    recurrent_weights: bool
-    state: bool
-
-
-PRECISIONS: Mapping[str, LstmPrecision] = {
-    "fp16": LstmPrecision(False, False, False, False),
-    "ihsplit": LstmPrecision(True, True, False, False),
-    "wsplit": LstmPrecision(True, False, True, False),
-    "wxsplit": LstmPrecision(True, True, True, False),
-    "hsplit": LstmPrecision(True, True, False, True),
-    "split": LstmPrecision(True, True, True, True),
-}
-"""Precisions of the LSTM stack by name, from the fastest to the most accurate."""
-
-
-@dataclass(frozen=True)
 class PyanNetChoice:
-    """The precision of the LSTM stack, and the windows a block of the recurrence, the smallest first.
+    """The kernel of every part of the network.
 
-    `hopper` takes the input product on warpgroup tensor cores, for compute capability 9.0. `low_shared` keeps the low
-    parts of the recurrent weights in shared memory, which takes 201 KB a block; without it, 73 KB. `interleaved` runs
-    16 windows a block in two halves.
+    `front` are those in front of the LSTM stack; `first` and `other` compute the input products of the first and of
+    the other LSTM layers; `recurrences` the recurrence, by the windows of a block, the smallest first. The precision
+    of the LSTM stack is `precision`.
     """
 
-    precision: str = "split"
-    block_windows: tuple[int, ...] = (8, 16)
-    hopper: bool = False
-    low_shared: bool = True
-    interleaved: bool = False
+    front: Mapping[str, Request]
+    first: Request
+    other: Request
+    recurrences: Mapping[int, Request]
+    dense: Request
+    precision: str
 
-    @property
-    def parts(self) -> LstmPrecision:
-        """The precision by operand.
+    @classmethod
+    def of(cls, chosen: Mapping[str, Candidate]) -> PyanNetChoice:
+        """The choice from candidates by layer of the registry.
 
         Raises
         ------
         BackendError
-            Its name is unknown.
+            A layer has no candidate, or the LSTM layers differ in precision.
         """
-        if self.precision not in PRECISIONS:
-            raise BackendError(f"unknown LSTM precision {self.precision!r}: choose one of {', '.join(PRECISIONS)}")
+        missing = [layer.id for layer in LAYERS if layer.id not in chosen]
+        if missing:
+            raise BackendError(f"no kernel is chosen for {', '.join(missing)}; see diarize cuda candidates")
+        stack = ("lstm_input", "lstm", "dense")
+        precisions = {chosen[f"pyannet.{layer}"].precision for layer in stack}
+        if len(precisions) != 1:
+            raise BackendError(f"LSTM layers have precisions {', '.join(sorted(precisions))}; choose one for all")
+        recurrences = {int(r.parameters["windows"]): r for r in chosen["pyannet.lstm"].requests}
+        return cls(
+            {name: chosen[f"pyannet.{name}"].requests[0] for name in FRONT},
+            chosen["pyannet.lstm_input0"].requests[0],
+            chosen["pyannet.lstm_input"].requests[0],
+            dict(sorted(recurrences.items())),
+            chosen["pyannet.dense"].requests[0],
+            precisions.pop(),
+        )
+
+    @property
+    def parts(self) -> LstmPrecision:
+        """The precision by operand."""
         return PRECISIONS[self.precision]
 
+    @property
+    def block_windows(self) -> tuple[int, ...]:
+        """Windows a block of the recurrence, the smallest first."""
+        return tuple(self.recurrences)
+
     def input_product(self, layer: int) -> Request:
-        """Kernel of the input product; the first layer, of 60 inputs, is always exact."""
-        exact = {"exact_weights": self.parts.input_weights, "exact_input": self.parts.inputs}
-        if layer == 0:
-            exact = {"exact_weights": True, "exact_input": True}
-        factory = "lstm_hopper:make_lstm_input_hopper" if self.hopper else "lstm:make_lstm_input"
-        return Request(factory, {"chunks": 1 if layer == 0 else 4, **exact})
-
-    def recurrence(self, windows: int) -> Request:
-        """Kernel of the recurrence for `windows` windows a block."""
-        parts = self.parts
-        exact = {"exact_weights": parts.recurrent_weights, "exact_state": parts.state, "write_low": parts.inputs}
-        if self.interleaved and windows == 16:
-            return Request("lstm:make_lstm_interleaved", {"windows": windows, **exact})
-        where = {"low_shared": self.low_shared}
-        return Request("lstm:make_lstm_recurrence", {"windows": windows, **exact, **where})
-
-    def dense(self) -> Request:
-        """Kernel of the dense layers."""
-        return Request("dense:make_dense", {"low": self.parts.inputs})
+        """Kernel of the input product of an LSTM layer."""
+        return self.first if layer == 0 else self.other
 
     def requests(self) -> list[Request]:
         """Every kernel that the network needs."""
-        lstm = [self.input_product(0), self.input_product(1), *map(self.recurrence, self.block_windows)]
-        return [*FRONT.values(), *lstm, self.dense()]
+        return [*self.front.values(), self.first, self.other, *self.recurrences.values(), self.dense]
 
 
-def best_choice(gpu: Gpu, precision: str = "split") -> PyanNetChoice:
-    """The choice for a GPU, by its compute capability and the shared memory that it gives a block."""
-    if gpu.capability == (9, 0):
-        return hopper_choice(precision)
-    optin = gpu.driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
-    limit = int(check(gpu.driver.cuDeviceGetAttribute(optin, gpu.handle)))
-    resident = PyanNetChoice(precision)
-    if all(request.make().shared_bytes <= limit for request in resident.requests()):
-        return resident
-    return portable_choice(precision)
+def named_choice(input_product: str, recurrence: str, precision: str = "split") -> PyanNetChoice:
+    """The choice by names of the registry without the precision, such as "mma" and "streamed8".
+
+    Raises
+    ------
+    BackendError
+        The precision is unknown.
+    """
+    if precision not in PRECISIONS:
+        raise BackendError(f"unknown LSTM precision {precision!r}: choose one of {', '.join(PRECISIONS)}")
+    names = {"lstm_input0": input_product, "lstm_input": input_product, "lstm": recurrence, "dense": "pairs"}
+    chosen = registry.portable((8, 0), ["pyannet"]).at(1)
+    for layer, name in names.items():
+        found = registry.find(f"pyannet.{layer}", f"{name}_{precision}")
+        assert found is not None
+        chosen[found.layer] = found
+    return PyanNetChoice.of(chosen)
+
+
+HOPPER_NAMES = {
+    "pyannet.lstm_input0": "wgmma_split",
+    "pyannet.lstm_input": "wgmma_split",
+    "pyannet.lstm": "interleaved8or16_split",
+}
+"""Candidates that were the fastest on an H200, where they differ from the portable ones."""
 
 
 def portable_choice(precision: str = "split") -> PyanNetChoice:
     """The choice for every GPU from compute capability 8.0 on: no block takes more than 99 KB of shared memory."""
-    return PyanNetChoice(precision, (8,), low_shared=False)
+    return named_choice("mma", "streamed8", precision)
+
+
+def resident_choice(precision: str = "split") -> PyanNetChoice:
+    """The choice for GPUs whose blocks may take 227 KB of shared memory."""
+    return named_choice("mma", "resident8or16", precision)
 
 
 def hopper_choice(precision: str = "split") -> PyanNetChoice:
     """The choice measured on an H200 (compute capability 9.0)."""
-    return PyanNetChoice(precision, (8, 16), hopper=True, interleaved=True)
+    return named_choice("wgmma", "interleaved8or16", precision)
 
 
-FRONT: Mapping[str, Request] = {
-    "moments": Request("moments:make_wave_moments", {"part": _WAVE_PART}),
-    "merge": Request("moments:make_merge", {}),
-    "sinc": Request("sincnet:make_sinc", {}),
-    "rectify_pool": Request("sincnet:make_rectify_pool", {}),
-    "conv1": Request("sincnet:make_conv_pool", {"channels": 80}),
-    "conv2": Request("sincnet:make_conv_pool", {"channels": 64}),
-    "norm_split": Request("moments:make_norm_split", {}),
-}
-"""The kernels in front of the LSTM stack."""
+def on_warpgroups(request: Request) -> bool:
+    """Whether an input product runs on warpgroup tensor cores, which read other packed weights and a tensor map."""
+    return request.factory.startswith("lstm_hopper:")
 
 
 def _pad(values: np.ndarray, size: int) -> np.ndarray:
@@ -177,7 +174,7 @@ class PyanNetKernels:
 
         self.gpu = gpu
         self.memory = pool
-        self.choice = choice or PyanNetChoice()
+        self.choice = choice or portable_choice()
         self._cache = cache or KernelCache()
         self._loaded: dict[str, LoadedKernel] = {}
         weights = {layer.id.removeprefix("segmentation."): layer.weights for layer in layers}
@@ -190,7 +187,7 @@ class PyanNetKernels:
                     )
         put = pool.put
         bank = weights["sinc"]["weight"]
-        self.front = {name: self.load(request) for name, request in FRONT.items()}
+        self.front = {name: self.load(request) for name, request in self.choice.front.items()}
         self.sinc_weight = put(pack_sinc(bank))
         pooling = weights["sinc_pool"]
         self.sinc_sums = put(bank.astype(np.float64).sum(1).astype(np.float32))
@@ -209,7 +206,7 @@ class PyanNetKernels:
             bias = tuple(w["bias_ih" + s].astype(np.float64) + w["bias_hh" + s] for s in sides)
             inputs = self.choice.input_product(index).parameters
             values = ((w["weight_ih"], w["weight_ih_reverse"]), (bias[0], bias[1]), inputs["chunks"])
-            if self.choice.hopper:
+            if on_warpgroups(self.choice.input_product(index)):
                 packed, packed_bias = pack_input_resident(*values, inputs["exact_weights"])
             else:
                 packed, packed_bias = pack_input(*values, inputs["exact_weights"], inputs["exact_input"])
@@ -219,7 +216,7 @@ class PyanNetKernels:
         self.dense_weight = put(pack_dense((dense[0]["weight"], dense[1]["weight"], dense[2]["weight"])))
         self.dense_bias = put(pack_dense_bias((dense[0]["bias"], dense[1]["bias"], dense[2]["bias"])))
         self.inputs = [self.load(self.choice.input_product(layer)) for layer in range(_LSTM_LAYERS)]
-        self.dense = self.load(self.choice.dense())
+        self.dense = self.load(self.choice.dense)
 
     def load(self, request: Request) -> LoadedKernel:
         """The loaded kernel of a request; equal requests share one."""
@@ -308,13 +305,13 @@ class PyanNetPlan:
         pooled = self._empty((windows, _ROWS[0], 80), np.float32)
         partial = self._empty((windows, tiles[0], 2, 80), np.float32)
         self._bind(
-            "rectify_pool", front["rectify_pool"], (tiles[0], windows, 1),
+            "sinc_pool", front["sinc_pool"], (tiles[0], windows, 1),
             filtered, self.samples, wave, kernels.sinc_sums, pooled, partial, kernels.wave_bias,
             step_samples, step_positions, _ROWS[0], tiles[0],
         )  # fmt: skip
         weight, bias = kernels.norms
-        norm = self._merge("rectify_pool.merge", partial, weight, _POOL_TILE, _ROWS[0])
-        self.outputs |= {"sinc": filtered, "rectify_pool": pooled}
+        norm = self._merge("sinc_pool.merge", partial, weight, _POOL_TILE, _ROWS[0])
+        self.outputs |= {"sinc": filtered, "sinc_pool": pooled}
         for index, (packed, conv_bias, norm_weight, norm_bias) in enumerate(kernels.convs, start=1):
             name, rows = f"conv{index}", _ROWS[index]
             out = self._empty((windows, rows, 64), np.float32)
@@ -339,16 +336,16 @@ class PyanNetPlan:
             raise BackendError(f"{self.windows} windows are too many for one batch; give at most 14000")
         inputs = self._empty((rows, 128), np.float16)
         self._bind(
-            "norm_split", kernels.front["norm_split"], (-(-steps // 32), self.windows, 1),
+            "norm", kernels.front["norm"], (-(-steps // 32), self.windows, 1),
             features, self._last_norm, self._last_bias, inputs, steps, padded,
         )  # fmt: skip
         pitch = _LSTM_SIZE * (2 if parts.inputs else 1)
         hidden = [self._empty((rows, pitch), np.float16) for _ in range(2)]
         gates = self._empty((rows, 1024), np.float32)
-        recurrence = kernels.load(kernels.choice.recurrence(block_windows))
+        recurrence = kernels.load(kernels.choice.recurrences[block_windows])
         for index, (packed, bias, high, low) in enumerate(kernels.lstm):
             out = hidden[index % 2]
-            if kernels.choice.hopper:
+            if on_warpgroups(kernels.choice.input_product(index)):
                 source, tiles = self._map(inputs), rows // 128
                 grid = (8 * max(1, min(tiles, kernels.gpu.multiprocessors // 8)), 1, 1)
                 values: tuple[Any, ...] = (source, packed, bias, gates, tiles)

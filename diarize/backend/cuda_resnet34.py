@@ -6,16 +6,20 @@ trunk runs once a window; pooling and `seg_1` run for the active slots only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..candidates import Request
+from .. import registry
+from ..candidates import SEPARATE, Candidate, Request
 from ..errors import BackendError
+from ..registry.resnet34 import PART, SIZES
 from .cuda_compile import KernelCache
-from .cuda_driver import DeviceArray, Gpu, Launch, LoadedKernel, MemoryPool, Stream
+from .cuda_conv import Arrays, Binder, Convolution, ConvolutionLoader
+from .cuda_driver import DeviceArray, Gpu, Launch, MemoryPool, Stream
 
 if TYPE_CHECKING:
     from ..layers import Layer
@@ -23,8 +27,6 @@ if TYPE_CHECKING:
 MELS = 80
 FRAMES = 998
 DIMENSION = 256
-PART = 64
-PARITIES = ((1, 1), (1, 0), (0, 1), (0, 0))
 
 
 @dataclass(frozen=True)
@@ -32,121 +34,129 @@ class TrunkChoice:
     """The kernel of every role in the trunk; a role is the channel count, with or without residual, or the way down.
 
     `inner` computes the first convolution of a block, `outer` the second, which adds the residual; `down` the strided
-    convolution with its shortcut, by input channels. `block` computes both convolutions of a block without shortcut in
-    one kernel; where it has an entry, `inner` and `outer` serve only the blocks that change the shape. `shortcut` is
-    needed where the kernels of `down` do not compute the shortcut themselves. `precision` is the activations': fp16,
-    tf32 or fp32.
+    convolution, by input channels. `block` computes both convolutions of a block without shortcut in one kernel; where
+    it has an entry, `inner` and `outer` serve only the blocks that change the shape, and those with a kernel in `own`.
+    `shortcut` is needed where the kernels of `down` do not compute the shortcut themselves. `own` names kernels of
+    single layers, such as "layer3.0.conv2". `storage` is the activations': "half" or "float".
     """
 
     inner: Mapping[int, Request]
     outer: Mapping[int, Request]
     down: Mapping[int, Request]
+    stem: Request
+    pool: Request
+    linear: tuple[Request, Request]
     block: Mapping[int, Request] = field(default_factory=dict)
     shortcut: Mapping[int, Request] = field(default_factory=dict)
-    precision: str = "fp16"
-    stem: Request = field(default_factory=lambda: Request("stem:make_stem", {}))
-    pool: Request = field(default_factory=lambda: Request("pool:make_pool", {}))
+    own: Mapping[str, Request] = field(default_factory=dict)
+    storage: str = "half"
+
+    @classmethod
+    def of(cls, chosen: Mapping[str, Candidate], own: Mapping[str, Request] | None = None) -> TrunkChoice:
+        """The choice from candidates by layer of the registry.
+
+        Raises
+        ------
+        BackendError
+            A layer has no candidate, or the candidates store activations in different ways.
+        """
+
+        def one(layer: str) -> Request:
+            found = chosen.get(f"resnet34.{layer}")
+            if found is None:
+                raise BackendError(f"no kernel is chosen for resnet34.{layer}; see diarize cuda candidates")
+            return found.requests[0]
+
+        inner, outer, down, block, shortcut = ({} for _ in range(5))  # type: ignore[var-annotated]
+        for stage, (channels, _, _) in SIZES.items():
+            name = f"layer{stage}"
+            inner[channels], outer[channels] = one(f"{name}.conv1"), one(f"{name}.conv2")
+            whole = chosen.get(f"resnet34.{name}.block" if stage == 1 else f"resnet34.{name}.entry")
+            together = whole is not None and whole.name != SEPARATE
+            if stage == 1 and together:
+                block[channels] = one(f"{name}.block")
+            elif stage > 1 and together:
+                down[channels // 2] = one(f"{name}.entry")
+            elif stage > 1:
+                down[channels // 2], shortcut[channels // 2] = one(f"{name}.down"), one(f"{name}.shortcut")
+        storages = {c.storage for c in chosen.values() if c.layer.startswith("resnet34.") and c.storage}
+        if len(storages) != 1:
+            raise BackendError(f"layers of resnet34 store activations as {sorted(storages)}; choose one for all")
+        partial, total = chosen["resnet34.seg_1"].requests
+        return cls(
+            inner, outer, down, one("conv1"), one("pool"), (partial, total), block, shortcut, own or {}, storages.pop()
+        )
+
+    @property
+    def precision(self) -> str:
+        """Precision of most layers: fp16, tf32 or fp32."""
+        if self.storage == "half":
+            return "fp16"
+        return "tf32" if self.outer[256].parameters.get("tf32") else "fp32"
 
     def requests(self) -> list[Request]:
         """Every kernel that the trunk needs."""
-        shared = [self.stem, self.pool, *LINEAR]
-        roles = (self.inner, self.outer, self.down, self.block, self.shortcut)
-        return [*(request for role in roles for request in role.values()), *shared]
+        # A block in one kernel leaves the kernels of its parts unused, unless some block's part has its own.
+        unused = set() if self.own else set(self.block)
+        same = [role[c] for role in (self.inner, self.outer) for c in role if c not in unused]
+        roles = (self.down, self.block, self.shortcut, self.own)
+        return [*same, *(r for role in roles for r in role.values()), self.stem, self.pool, *self.linear]
 
 
-LINEAR = (Request("linear:make_linear_partial", {"part": PART}), Request("linear:make_linear_total", {}))
+@cache
+def named_choice(capability: tuple[int, int], precision: str) -> TrunkChoice:
+    """The first candidate of every layer in one precision, fp16, tf32 or fp32, without those of one GPU kind alone."""
+    storage = "half" if precision == "fp16" else "float"
+    chosen = {}
+    for layer in registry.LAYERS.values():
+        if layer.network != "resnet34":
+            continue
+        fitting = [
+            c
+            for c in registry.candidates(layer.id)
+            if not c.exactly and c.runs_on(capability) and c.storage in ("", storage)
+        ]
+        # Stem, pooling and the embedding layer have one precision for each storage.
+        chosen[layer.id] = next((c for c in fitting if c.precision == precision), fitting[0])
+    return TrunkChoice.of(chosen)
 
 
-def _roll(channels: int, **parameters: Any) -> Request:
-    return Request("conv_roll:make_conv_roll", {"channels": channels, **parameters})
-
-
-def _stream(channels: int, **parameters: Any) -> Request:
-    return Request("conv_stream:make_conv_stream", {"c_in": channels, "c_out": channels, **parameters})
-
-
-def _inline(channels: int, **parameters: Any) -> Request:
-    return Request("conv_inline:make_conv_inline", {"c_in": channels, "c_out": channels, **parameters})
-
-
-def _down(channels: int, **parameters: Any) -> Request:
-    return Request("conv_down:make_conv_down", {"c_in": channels, **parameters})
-
-
-def _mma(c_in: int, c_out: int, stride: int = 1, **parameters: Any) -> Request:
-    from ..kernels.conv_mma import portable_tile
-
-    tile = portable_tile(c_in, stride)
-    return Request("conv_mma:make_conv_mma", {"c_in": c_in, "c_out": c_out, "stride": stride, **tile, **parameters})
-
-
-def _f32(c_in: int, c_out: int, stride: int = 1, **parameters: Any) -> Request:
-    return Request("conv_f32:make_conv_f32", {"c_in": c_in, "c_out": c_out, "stride": stride, **parameters})
-
-
-def portable_choice() -> TrunkChoice:
-    """Float16 kernels for compute capability 8.0 and newer; the tiles are chosen to fit, not measured on each GPU."""
-    return _plain_choice(_mma, {})
+def portable_choice(capability: tuple[int, int] = (8, 0)) -> TrunkChoice:
+    """Float16 kernels that fit every GPU of a compute capability; the tiles are not measured on each."""
+    return named_choice(capability, "fp16")
 
 
 def float32_choice(tf32: bool = False) -> TrunkChoice:
     """Float32 activations, with TF32 products from compute capability 8.0 on: the fallback, and the twin in tests."""
-    stem, pool = Request("stem:make_stem_f32", {}), Request("pool:make_pool_f32", {})
-    return replace(_plain_choice(_f32, {"tf32": tf32}), stem=stem, pool=pool, precision="tf32" if tf32 else "fp32")
+    return named_choice((8, 0) if tf32 else (7, 5), "tf32" if tf32 else "fp32")
 
 
-def _plain_choice(make: Callable[..., Request], more: Mapping[str, Any]) -> TrunkChoice:
-    return TrunkChoice(
-        inner={c: make(c, c, **more) for c in (64, 128, 256)} | {32: make(32, 32, **more)},
-        outer={c: make(c, c, residual=True, **more) for c in (32, 64, 128, 256)},
-        down={c: make(c, 2 * c, 2, **more) for c in (32, 64, 128)},
-        shortcut={c: make(c, 2 * c, 2, relu=False, **more) for c in (32, 64, 128)},
-    )
+HOPPER_NAMES = {
+    f"resnet34.{layer}": name
+    for layer, name in {
+        "layer1.block": "block32_g3",
+        "layer2.entry": "down_g4_n64_b8",
+        "layer2.conv1": "roll_r40",
+        "layer2.conv2": "roll_r40",
+        "layer3.entry": "down_g2_n128_s6_b4",
+        "layer3.conv1": "stream_g4_s6",
+        "layer3.conv2": "stream_g4_s6_early",
+        "layer4.entry": "down_g2_n128_s6_b4",
+        "layer4.conv1": "inline_g5",
+        "layer4.conv2": "inline_g5",
+    }.items()
+}
+"""Candidates that were the fastest on an H200, where they differ from the portable ones."""
 
 
 def hopper_choice() -> TrunkChoice:
     """The choice measured on an H200 (compute capability 9.0)."""
-    return TrunkChoice(
-        inner={
-            64: _roll(64),
-            128: _stream(128, groups=4, stages=6),
-            256: _inline(256),
-        },
-        outer={
-            64: _roll(64, residual=True),
-            128: _stream(128, groups=4, stages=6, residual=True, early=True),
-            256: _inline(256, residual=True),
-        },
-        down={
-            32: _down(32, groups=4, tile_n=64, stages=0, buffers=8),
-            64: _down(64, groups=2, tile_n=128, stages=6, buffers=4),
-            128: _down(128, groups=2, tile_n=128, stages=6, buffers=4),
-        },
-        block={32: Request("block32:make_block32", {"groups": 3})},
-    )
-
-
-def layers_beyond_half(layers: Sequence[Layer]) -> list[str]:
-    """Ids of the layers whose weights do not fit float16: with any, the trunk must run in float32 or TF32."""
-    from ..kernels.conv_pack import fits_half
-
-    return [
-        layer.id
-        for layer in layers
-        if layer.id != "seg_1" and "weight" in layer.weights and not fits_half(layer.weights["weight"])
-    ]
-
-
-@dataclass
-class _Conv:
-    """A loaded convolution with its weights on the device."""
-
-    spec: Any
-    loaded: LoadedKernel
-    weight: DeviceArray
-    bias: DeviceArray
-    bias_shortcut: DeviceArray | None = None
-    beside: _Conv | None = None
+    chosen = registry.portable((9, 0), ["resnet34"]).at(1)
+    for layer, name in HOPPER_NAMES.items():
+        found = registry.find(layer, name)
+        assert found is not None
+        chosen[layer] = found
+    return TrunkChoice.of(chosen)
 
 
 class ResNet34Kernels:
@@ -172,77 +182,42 @@ class ResNet34Kernels:
         self.gpu = gpu
         self.memory = pool
         self.choice = choice
-        self._cache = cache or KernelCache()
-        self.early_start = early_start
-        self._loaded: dict[str, tuple[Any, LoadedKernel]] = {}
+        self.loader = ConvolutionLoader(gpu, pool, cache, early_start)
         by_id = {layer.id: layer for layer in layers}
-        self.convs: list[tuple[str, _Conv]] = []
-        _, self.stem = self.load(choice.stem)
-        _, self.pool = self.load(choice.pool)
-        (_, self.partial), (_, self.total) = (self.load(request) for request in LINEAR)
+        _, self.stem = self.loader.kernel(choice.stem)
+        _, self.pool = self.loader.kernel(choice.pool)
+        self.partial, self.total = (self.loader.kernel(request)[1] for request in choice.linear)
         from ..kernels.linear import pack_linear
         from ..kernels.stem import pack_stem, pack_stem_f32
 
         first = by_id["conv1"].weights
-        pack_first = pack_stem if choice.precision == "fp16" else pack_stem_f32
+        pack_first = pack_stem if choice.storage == "half" else pack_stem_f32
         self.stem_weight = pool.put(pack_first(first["weight"].transpose(0, 1, 3, 2)))
         self.stem_bias = pool.put(first["bias"])
         self.final_weight = pool.put(pack_linear(by_id["seg_1"].weights["weight"]))
         self.final_bias = pool.put(by_id["seg_1"].weights["bias"])
-        for layer in layers:
-            name = layer.id
-            if not name.endswith(("conv1", "conv2")) or name == "conv1":
-                continue
-            channels = layer.weights["weight"].shape[1]
-            stride = int(layer.params["stride_h"])
-            if stride == 1 and channels in choice.block and name[:-1] + "1" not in dict(self.convs):
-                if name.endswith("conv2"):
-                    inner = by_id[name[:-1] + "1"]
-                    self.convs.append((name, self._block(choice.block[channels], inner, layer)))
-                continue
-            role = choice.down if stride == 2 else choice.outer if name.endswith("conv2") else choice.inner
-            shortcut = by_id.get(name.replace("conv1", "shortcut")) if stride == 2 else None
-            self.convs.append((name, self._conv(role[channels], layer, shortcut)))
+        self.convs: list[tuple[str, Convolution]] = []
+        for name in by_id:
+            if name.endswith(".conv1"):
+                self.convs += self._unit(name.removesuffix(".conv1"), by_id)
 
-    def load(self, request: Request) -> tuple[Any, LoadedKernel]:
-        """The description and the loaded kernel of a request; equal requests share one."""
-        key = repr((request.factory, sorted(request.parameters.items())))
-        if key not in self._loaded:
-            made = request.make()
-            kernel = getattr(made, "kernel", made)
-            image = self._cache.get(kernel, self.gpu.capability)
-            loaded = self.gpu.load(image, kernel, self.early_start)
-            self._loaded[key] = (made, loaded)
-        return self._loaded[key]
-
-    def _conv(self, request: Request, layer: Layer, shortcut: Layer | None) -> _Conv:
-        spec, loaded = self.load(request)
-        weight = layer.weights["weight"].transpose(0, 1, 3, 2)
-        bias = self.memory.put(layer.weights["bias"])
-        if shortcut is None:
-            return _Conv(spec, loaded, self.memory.put(spec.pack(weight)), bias)
-        if not spec.shortcut:
-            return self._with_plain_shortcut(spec, loaded, weight, bias, shortcut)
-        packed = spec.pack(weight, shortcut.weights["weight"].transpose(0, 1, 3, 2))
-        return _Conv(spec, loaded, self.memory.put(packed), bias, self.memory.put(shortcut.weights["bias"]))
-
-    def _with_plain_shortcut(
-        self, spec: Any, loaded: LoadedKernel, weight: np.ndarray, bias: DeviceArray, shortcut: Layer
-    ) -> _Conv:
-        """The strided 1x1 convolution as a 3x3 one whose only tap is the centre: a launch of its own."""
-        centre = np.zeros_like(weight)
-        centre[:, :, 1, 1] = shortcut.weights["weight"][:, :, 0, 0]
-        own, own_loaded = self.load(self.choice.shortcut[weight.shape[1]])
-        beside = _Conv(own, own_loaded, self.memory.put(own.pack(centre)), self.memory.put(shortcut.weights["bias"]))
-        return _Conv(spec, loaded, self.memory.put(spec.pack(weight)), bias, beside=beside)
-
-    def _block(self, request: Request, first: Layer, second: Layer) -> _Conv:
-        from ..kernels.block32 import pack_block
-
-        spec, loaded = self.load(request)
-        weights = [layer.weights["weight"].transpose(0, 1, 3, 2) for layer in (first, second)]
-        bias = np.concatenate([first.weights["bias"], second.weights["bias"]])
-        return _Conv(spec, loaded, self.memory.put(pack_block(*weights)), self.memory.put(bias))
+    def _unit(self, unit: str, layers: Mapping[str, Layer]) -> list[tuple[str, Convolution]]:
+        """The convolutions of one residual block, by the name of the last layer that each computes."""
+        choice, loader = self.choice, self.loader
+        names = [f"{unit}.conv{number}" for number in (1, 2)]
+        first, second = (layers[name] for name in names)
+        channels = second.weights["weight"].shape[1]
+        if int(first.params["stride_h"]) == 2:
+            shortcut, name = layers[f"{unit}.shortcut"], f"{unit}.shortcut"
+            request = choice.own.get(names[0], choice.down[channels // 2])
+            beside = choice.own.get(name, choice.shortcut.get(channels // 2))
+            head = loader.convolution(request, first, shortcut, beside)
+        elif channels in choice.block and not set(names) & set(choice.own):
+            return [(names[1], loader.block(choice.block[channels], first, second))]
+        else:
+            head = loader.convolution(choice.own.get(names[0], choice.inner[channels]), first)
+        tail = loader.convolution(choice.own.get(names[1], choice.outer[channels]), second)
+        return [(names[0], head), (names[1], tail)]
 
     def plan(self, windows: int, slots: int) -> ResNet34Plan:
         """Buffers and launches for exactly `windows` windows and up to `slots` active slots."""
@@ -273,12 +248,10 @@ class ResNet34Plan:
         self.slot_window = memory.empty((slots,), np.int32)
         self.flag = memory.put(np.zeros(1, np.int32))
         self.steps: list[tuple[str, Launch, DeviceArray]] = []
-        self._multiprocessors = kernels.gpu.multiprocessors
-        self._maps: dict[tuple[Any, ...], DeviceArray] = {}
         height, width = MELS, FRAMES
-        # Three images of each stage's size: the running sum, the inside of a block, the next sum.
-        half = kernels.choice.precision == "fp16"
+        half = kernels.choice.storage == "half"
         dtype = np.float16 if half else np.float32
+        # Three images of each stage's size: the running sum, the inside of a block, the next sum.
         images = [memory.empty((windows, height, width, 32), dtype) for _ in range(3)]
         self._images = list(images)
         x = images[0]
@@ -288,27 +261,24 @@ class ResNet34Plan:
             *(FRAMES * MELS, 1, MELS, height, width),
         )
         self.steps.append(("conv1", launch, x))
+        binder = Binder(memory, kernels.gpu.multiprocessors)
         residual = x
         for name, conv in kernels.convs:
-            spec = conv.spec
-            if not hasattr(spec, "stride"):
-                y = next(image for image in images if image is not x)
-                self._bind_block(name, conv, x, y, height, width)
-                x = residual = y
-                continue
-            if spec.stride == 2:
-                rows, columns = spec.output_size(height, width)
-                images = [memory.empty((windows, rows, columns, spec.c_out), dtype) for _ in range(3)]
+            if not conv.is_block and conv.spec.stride == 2:
+                height, width = conv.spec.output_size(height, width)
+                images = [memory.empty((windows, height, width, conv.spec.c_out), dtype) for _ in range(3)]
                 self._images += images
-                inside, residual = images[0], images[1]
-                self._bind_down(name, conv, x, inside, residual, height, width)
-                height, width, x = rows, columns, inside
-                continue
-            y = next(image for image in images if image is not x and image is not residual)
-            self._bind_same(name, conv, x, residual if spec.residual else x, y, height, width)
+                y, residual = images[0], images[1]
+                arrays = Arrays(x, y, self.flag, shortcut=residual)
+            else:
+                y = next(image for image in images if image is not x and image is not residual)
+                arrays = Arrays(x, y, self.flag, residual if not conv.is_block and conv.spec.residual else None)
+                if conv.is_block or conv.spec.residual:
+                    residual = y
+            launches = binder.bind(conv, arrays)
+            self.steps.append((name, launches[0], y))
+            self.steps += [(name.replace("conv1", "shortcut"), launch, residual) for launch in launches[1:]]
             x = y
-            if spec.residual:
-                residual = y
         self.output = x
         parts = 2 * height * 256 // PART
         self.statistics = memory.empty((slots, 2, height, 256), np.float32)
@@ -326,62 +296,6 @@ class ResNet34Plan:
             (slots, 1, 1), self.partial, kernels.final_bias, self.embeddings, parts, slots, DIMENSION
         )
         self.steps.append(("seg_1.total", launch, self.embeddings))
-
-    def _map(
-        self, source: DeviceArray, box: tuple[int, int, int], parity: tuple[int, int] | None = None
-    ) -> DeviceArray:
-        key = (source.address, box, parity)
-        if key not in self._maps:
-            self._maps[key] = self.memory.tensor_map(source, box, parity)
-        return self._maps[key]
-
-    def _bind_same(
-        self, name: str, conv: _Conv, x: DeviceArray, residual: DeviceArray, y: DeviceArray, height: int, width: int
-    ) -> None:
-        spec = conv.spec
-        if spec.box is None:
-            self._bind_plain(name, conv, x, residual, y, height, width)
-            return
-        across, down, count = spec.tiles(self.windows, height, width)
-        grid = spec.grid(self.windows, height, width, self._multiprocessors)
-        launch = conv.loaded.bind(
-            grid,
-            *(self._map(x, spec.box), self._map(residual, spec.residual_box), conv.weight, conv.bias, residual, y),
-            *(self.flag, height, width, across, down, count),
-        )
-        self.steps.append((name, launch, y))
-
-    def _bind_plain(
-        self, name: str, conv: _Conv, x: DeviceArray, residual: DeviceArray, y: DeviceArray, height: int, width: int
-    ) -> None:
-        grid = conv.spec.grid(self.windows, height, width, self._multiprocessors)
-        sizes = (height, width, *conv.spec.output_size(height, width))
-        launch = conv.loaded.bind(grid, x, conv.weight, conv.bias, residual, y, self.flag, *sizes)
-        self.steps.append((name, launch, y))
-
-    def _bind_block(self, name: str, conv: _Conv, x: DeviceArray, y: DeviceArray, height: int, width: int) -> None:
-        spec = conv.spec
-        rows = spec.rows(self.windows, height, width, self._multiprocessors)
-        across, down, count = spec.tasks(self.windows, height, width, rows)
-        values = (self._map(x, spec.box), conv.weight, conv.bias, y, self.flag)
-        grid = spec.grid(count, self._multiprocessors)
-        launch = conv.loaded.bind(grid, *values, height, width, across, down, count, rows)
-        self.steps.append((name, launch, y))
-
-    def _bind_down(
-        self, name: str, conv: _Conv, x: DeviceArray, y: DeviceArray, shortcut: DeviceArray, height: int, width: int
-    ) -> None:
-        spec = conv.spec
-        if conv.beside is not None:
-            self._bind_plain(name, conv, x, x, y, height, width)
-            self._bind_plain(name.replace("conv1", "shortcut"), conv.beside, x, x, shortcut, height, width)
-            return
-        rows, columns = spec.output_size(height, width)
-        across, down, count = spec.tiles(self.windows, height, width)
-        grid = spec.grid(self.windows, height, width, self._multiprocessors)
-        maps = [self._map(x, spec.box, parity) for parity in PARITIES]
-        values = (*maps, conv.weight, conv.bias, conv.bias_shortcut, y, shortcut, self.flag)
-        self.steps.append((name, conv.loaded.bind(grid, *values, rows, columns, across, down, count), y))
 
     def run(self, stream: Stream) -> None:
         """Launch every kernel of the batch."""

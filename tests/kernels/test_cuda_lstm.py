@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from cuda_support import assembled, needs_numba_cuda, quick_first, simulate, slow
 
-from diarize.backend.cuda_pyannet import PRECISIONS, PyanNetChoice, hopper_choice, portable_choice
+from diarize.backend.cuda_pyannet import PyanNetChoice, hopper_choice, portable_choice, resident_choice
 from diarize.candidates import Request
 from diarize.errors import BackendError
 from diarize.kernels.lstm_pack import gate_rows, split_half
+from diarize.registry.pyannet import PRECISIONS
 
 # Case, which run it is in, tolerance.
 CASES = [
@@ -44,14 +45,14 @@ def test_pairs_hold_22_bits() -> None:
 
 def test_unknown_precision_is_named() -> None:
     with pytest.raises(BackendError, match=r"bf16.*split"):
-        PyanNetChoice("bf16").recurrence(8)
+        portable_choice("bf16")
 
 
-CHOICES = {"hopper": hopper_choice, "resident": PyanNetChoice, "portable": portable_choice}
+CHOICES = {"hopper": hopper_choice, "resident": resident_choice, "portable": portable_choice}
 
 
 def lstm_requests(choice: PyanNetChoice) -> list[Request]:
-    return [choice.input_product(0), choice.input_product(1), *map(choice.recurrence, choice.block_windows)]
+    return [choice.input_product(0), choice.input_product(1), *choice.recurrences.values()]
 
 
 def check_compiles(choice: PyanNetChoice, capabilities: list[tuple[int, int]]) -> None:
@@ -69,7 +70,7 @@ def test_default_compiles_without_spills(name: str) -> None:
 
 @needs_numba_cuda
 @slow
-@pytest.mark.parametrize("precision", [name for name in PRECISIONS if name != PyanNetChoice().precision])
+@pytest.mark.parametrize("precision", [name for name in PRECISIONS if name != "split"])
 @pytest.mark.parametrize("name", CHOICES)
 def test_others_compile_without_spills(name: str, precision: str) -> None:
     check_compiles(CHOICES[name](precision), [(9, 0)])

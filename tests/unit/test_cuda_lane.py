@@ -82,9 +82,9 @@ def view(array: DeviceArray) -> np.ndarray:
 class Kernels:
     """Makes plans of `kind`, whose arrays come from `memory`."""
 
-    def __init__(self, pool: MemoryPool, kind: type, precision: str = "") -> None:
+    def __init__(self, pool: MemoryPool, kind: type, storage: str = "") -> None:
         self.memory, self.kind = pool, kind
-        self.choice = SimpleNamespace(precision=precision)
+        self.choice = SimpleNamespace(storage=storage)
         self.sizes: list[tuple[Any, ...]] = []
 
     def plan(self, *arguments: Any) -> Any:
@@ -127,7 +127,7 @@ class Trunk:
 
     def __init__(self, kernels: Kernels, windows: int, slots: int) -> None:
         memory = kernels.memory
-        self.half = kernels.choice.precision == "fp16"
+        self.half = kernels.choice.storage == "half"
         self.features = memory.empty((windows, 998, 80), np.float32)
         self.mean = memory.empty((windows, 80), np.float32)
         self.masks = memory.empty((slots, 125), np.float32)
@@ -192,13 +192,14 @@ def lane_of(limits: Limits, campplus: bool = False, capacity: int = 1 << 32) -> 
     gpu = object.__new__(Gpu)
     gpu.driver, gpu.context = HostDriver(capacity), None
     pool = MemoryPool(gpu)
-    exact = Kernels(pool, Trunk, "tf32")
+    exact, segmentation = Kernels(pool, Trunk, "float"), Kernels(pool, Segmentation)
+    trunk = None if campplus else Kernels(pool, Trunk, "half")
     networks = SimpleNamespace(
         gpu=gpu,
         pool=pool,
-        pyannet=Kernels(pool, Segmentation),
+        pyannet=lambda windows: segmentation,
         filterbank=Kernels(pool, Filterbank),
-        resnet34=None if campplus else Kernels(pool, Trunk, "fp16"),
+        trunk=lambda windows: trunk,
         campplus=Kernels(pool, CampPlus) if campplus else None,
         gather=SimpleNamespace(bind=lambda grid, *values: lambda stream: gather(*values[:5])),
         exact=lambda: exact,
@@ -271,7 +272,7 @@ def test_silence_needs_no_network() -> None:
     lane.segment(stretch(2), 2, STEP)
     embeddings, _ = lane.embed(np.zeros((2, 3), bool), np.zeros((2, 3, 125), np.float32))
     assert np.isnan(embeddings).all()
-    assert lane._networks.resnet34.sizes == []  # type: ignore[union-attr]
+    assert lane._networks.trunk(2).sizes == []
 
 
 @pytest.mark.parametrize("limits", [Limits(256, 64), Limits(4, 2)], ids=str)

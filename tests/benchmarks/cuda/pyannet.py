@@ -49,7 +49,7 @@ class TorchPyanNet:
         out = {}
         x = F.instance_norm(windows[:, None].to(self.dtype), weight=w["wav_norm.weight"], bias=w["wav_norm.bias"])
         x = F.max_pool1d(F.conv1d(x, w["conv0.weight"], stride=10).abs(), 3)
-        out["rectify_pool"] = x
+        out["sinc_pool"] = x
         x = F.leaky_relu(F.instance_norm(x, weight=w["norm0.weight"], bias=w["norm0.bias"]))
         for i in (1, 2):
             x = F.max_pool1d(F.conv1d(x, w[f"conv{i}.weight"], w[f"conv{i}.bias"]), 3)
@@ -119,7 +119,7 @@ def check_layers(bench: Bench, kernels: PyanNetKernels, samples: np.ndarray, net
     windows = views(torch.from_numpy(stretch).cuda(), count, step)
     front = net64.front(windows.double())
     errors = {}
-    for name in ("rectify_pool", "conv1", "conv2"):
+    for name in ("sinc_pool", "conv1", "conv2"):
         got = bench.memory.get(plan.outputs[name])
         expected = front[name].transpose(1, 2).cpu().numpy()
         errors[name] = rel(got[..., : expected.shape[2]], expected)
@@ -145,7 +145,7 @@ def time_network(bench: Bench, kernels: PyanNetKernels, samples: np.ndarray, bat
             samples_s = bench.seconds(plan.run, inner=1, replays=10)
             median = statistics.median(samples_s)
             row = {"precision": kernels.choice.precision, "windows": windows, "block": block}
-            row["hopper"] = kernels.choice.hopper
+            row["hopper"] = kernels.choice.other.factory.startswith("lstm_hopper")
             parts: dict[str, float] = {}
             for name, launch in plan.steps:
                 us = statistics.median(bench.seconds(launch, 1, 5)) * 1e6
@@ -234,7 +234,12 @@ def main() -> None:
             check_layers(bench, kernels, samples[160000 * 20 :], net64, windows)
         got = ours(bench, kernels, samples, 8000, 256)
         flips = int((got != expected).sum())
-        row = {"precision": choice.precision, "hopper": choice.hopper, "flips": flips, "frames": got.size}
+        row = {
+            "precision": choice.precision,
+            "hopper": choice.other.factory.startswith("lstm_hopper"),
+            "flips": flips,
+            "frames": got.size,
+        }
         twice = ours(bench, kernels, samples, 16000, 37)
         row["batch_dependent"] = int((twice != got[::2][: len(twice)]).sum())
         if "classes" in speech:

@@ -24,9 +24,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from candidates import BLOCK, DOWN, SAME
 
 from diarize.backend.cuda_compile import build_all
+from diarize.backend.cuda_conv import PARITIES
 from diarize.backend.cuda_driver import Gpu, MemoryPool
 from diarize.backend.cuda_resnet34 import (
-    PARITIES,
     ResNet34Kernels,
     float32_choice,
     hopper_choice,
@@ -297,7 +297,7 @@ def time_candidates(bench: Bench, kernels: ResNet34Kernels, batches: list[int], 
 
 def binder(bench: Bench, kernels: ResNet34Kernels, request: Request, channels: int, windows: int, seed: int):
     """(launch, arrays, name, outputs, twins) of a candidate on random data."""
-    spec, loaded = kernels.load(request)
+    spec, loaded = kernels.loader.kernel(request)
     height, width = SIZES[channels]
     if not hasattr(spec, "stride"):
         return bind_block(bench, spec, loaded, windows, seed)
