@@ -130,6 +130,11 @@ def run(
     verbosity = _options.verbosity_of(verbose, quiet)
     with exit_codes(verbosity):
         start_logging(verbosity)
+        from ..backend.cuda_wake import wake
+
+        if jobs == 1 and not (devices or scheduler):
+            # First of all: it goes on beside everything that follows.
+            wake(device)
         from ..audio import check_part
         from ..channels import parse_channel
         from ..model.registry import resolve

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import suppress
-from threading import Thread
 from typing import Protocol
 
 from .analysis import Embedder, Segmenter, StretchResult, analyse
 from .backend.select import choose_device
-from .errors import BackendError
 from .hardware import Device
 from .model.weights import EmbeddingNetwork, ModelWeights
 from .stretches import Stretch
@@ -73,19 +70,6 @@ class CpuEngine:
     def peak_device_bytes(self) -> int:
         """0: the CPU has no memory of its own."""
         return 0
-
-
-def wake(gpu: Device) -> None:
-    """Start the driver's context on `gpu` in a thread: that takes about as long as it takes to load a model."""
-
-    def start() -> None:
-        from .backend.cuda_driver import Gpu
-
-        # Whoever opens the GPU next hears what is wrong with it.
-        with suppress(BackendError):
-            Gpu(gpu.index)
-
-    Thread(target=start, name="wake-gpu").start()
 
 
 def open_engine(

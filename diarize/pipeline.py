@@ -23,15 +23,17 @@ from . import audio
 from .analysis import StretchResult
 from .assembly import Analysis, assemble
 from .audio import check_part
+from .backend.cuda_wake import wake
 from .backend.select import choose_device
 from .channels import SPLIT, Channel, joined, parse_channel
 from .clustering import Clusterer
-from .engine import Compiling, Engine, open_engine, wake
+from .engine import Compiling, Engine, open_engine
 from .errors import AudioError, OptionError
 from .framing import FRAMES_PER_WINDOW, LOCAL_SPEAKERS, SAMPLE_RATE, Framing
 from .model.registry import resolve
 from .model.weights import ModelWeights, load_model
 from .modes import Mode, plan
+from .rehearsal import rehearse
 from .spool import Source, seekable, stem
 from .stitch import LabelOrder
 from .stretches import Stretch, Stretcher
@@ -142,17 +144,18 @@ class Pipeline:
         # Before the weights, which take longer to load than it takes to see that there is no GPU.
         gpu = choose_device(device).gpu
         if gpu is not None:
-            wake(gpu)
+            wake(str(gpu))
         weights = load_model(model)
         count = threads or len(os.sched_getaffinity(0))
         chosen = plan(weights.network, by_name[mode])
+        clusterer = Clusterer.of(weights, chosen.grid)
+        if gpu is not None:
+            rehearse(clusterer, chosen.step_samples)
         engine = open_engine(device, weights, chosen.grid, count, compiling)
         notes = engine.notes
         if str(model) == "auto":
             notes = (f"model {weights.name} (automatic)", *notes)
-        return cls(
-            weights, engine, Clusterer.of(weights, chosen.grid), by_name[mode], count, notes, str(resolve(model))
-        )
+        return cls(weights, engine, clusterer, by_name[mode], count, notes, str(resolve(model)))
 
     def diarize(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 from ..errors import BackendError, OptionError
 from ..hardware import Device
@@ -35,10 +36,16 @@ def check_device_name(name: str) -> str:
     return name
 
 
+@cache
+def discovered() -> Discovery:
+    """What `discover` finds, asked once: a process keeps the GPUs that its driver first showed it."""
+    return discover()
+
+
 def choose_device(
     name: str,
     proven: bool = True,
-    find: Callable[[], Discovery] = discover,
+    find: Callable[[], Discovery] = discovered,
     missing: Callable[[], tuple[str, ...]] = missing_packages,
 ) -> Choice:
     """The device for a name. Without `proven` results of the model on a GPU, only who asks for one gets it.

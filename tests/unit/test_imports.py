@@ -57,6 +57,7 @@ LEVELS = {
     "assembly": 6,
     "clustering": 6,
     "analysis": 6,
+    "rehearsal": 6,
     "modes": 6,
     "engine": 6,
     "engine_cuda": 6,
