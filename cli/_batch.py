@@ -121,6 +121,9 @@ class BatchProgress:
         """A recording is done."""
         self._tally.finish(os.fspath(outcome.path), outcome.position)
         self._show()
+        if self._bar is not None:
+            # The bar draws itself ten times a second, which may be never between two short recordings.
+            self._bar.refresh()
 
     def _show(self) -> None:
         now = time.monotonic()
