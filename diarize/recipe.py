@@ -162,10 +162,11 @@ def to_text(recipe: Recipe) -> str:
         key = {"device": k.device, **key, "multiprocessors": k.multiprocessors, "driver": k.driver, "cuda": k.cuda,
                "numba_cuda": k.numba_cuda, "diarize": k.diarize, "kernels": k.kernels,
                "models": dict(sorted(k.models.items())), "policy": k.policy}  # fmt: skip
+    fields = ",\n".join(f"    {_json(name)}: {_json(value)}" for name, value in key.items())
     entries = ",\n".join(f"    {_json(_entry(entry))}" for entry in recipe.entries)
     return (
         f'{{\n  "format": {FORMAT},\n  "kind": {_json(recipe.kind)},\n'
-        f'  "key": {_indented(key)},\n  "provenance": {_indented(dict(recipe.provenance))},\n'
+        f'  "key": {{\n{fields}\n  }},\n  "provenance": {_indented(dict(recipe.provenance))},\n'
         f'  "entries": [{f"{chr(10)}{entries}{chr(10)}  " if entries else ""}]\n}}\n'
     )
 

@@ -1,13 +1,15 @@
-"""The key of this moment: the GPU, its driver, this build and the weights in use, as tune files name them."""
+"""The key of this moment, as tune files name it: GPU, driver, build and weights; and the choices that go with it."""
 
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 
 from .. import __version__
 from ..hardware import Device
-from ..recipe import Key
+from ..recipe import Key, tune_path
+from ..recipe_lookup import Lookup, look_up
 from .cuda_compile import source_digest
 
 
@@ -28,3 +30,21 @@ def present_key(device: Device, models: Mapping[str, str]) -> Key:
         kernels=source_digest(),
         models=dict(models),
     )
+
+
+def choices(
+    device: Device, networks: Collection[str], models: Callable[[], Mapping[str, str]], tune_file: Path | None = None
+) -> Lookup:
+    """Which candidate computes each layer of `networks` on `device`, and why.
+
+    `models` is called where there is a tune file, whose model is compared. `tune_file` names one that must fit;
+    without it the user's own is looked for (`recipe.tune_path`).
+
+    Raises
+    ------
+    RecipeError
+        The file that was named does not fit.
+    """
+    own = tune_path(device)
+    compared = models() if tune_file is not None or own.is_file() else {}
+    return look_up(present_key(device, compared), networks, tune_file, own)
