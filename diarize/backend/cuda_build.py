@@ -49,8 +49,11 @@ def build(
     folder: Path | None = None,
     jobs: int | None = None,
     compiling: Compiling | None = None,
+    failed: dict[str, str] | None = None,
 ) -> int:
     """Compile what the cache lacks; gives how many kernels that were.
+
+    With `failed`, kernels that do not compile are told there, by the key of the request, and the others go on.
 
     Raises
     ------
@@ -62,7 +65,7 @@ def build(
         return 0
     count = min(len(wanted), jobs or len(os.sched_getaffinity(0)))
     where = KernelCache(folder).folder
-    heard: queue.Queue[str] = queue.Queue()
+    heard: queue.Queue[tuple[str, str]] = queue.Queue()
     workers = [_Compiler(capability, where, heard) for _ in range(count)]
     try:
         if compiling is not None:
@@ -72,9 +75,12 @@ def build(
         for worker in workers:
             worker.finish()
         for done in range(1, len(wanted) + 1):
-            line = heard.get()
+            key, line = heard.get()
             if line.startswith(_FAILED):
-                raise BackendError(line.removeprefix(_FAILED))
+                reason = line.removeprefix(_FAILED)
+                if failed is None or not key:
+                    raise BackendError(reason)
+                failed[key] = reason
             if compiling is not None:
                 compiling(done, len(wanted))
     finally:
@@ -86,8 +92,8 @@ def build(
 class _Compiler:
     """One interpreter that compiles what it is given and says so, line by line."""
 
-    def __init__(self, capability: tuple[int, int], folder: Path, heard: queue.Queue[str]) -> None:
-        self._left = 0
+    def __init__(self, capability: tuple[int, int], folder: Path, heard: queue.Queue[tuple[str, str]]) -> None:
+        self._given: list[str] = []
         # A file, not a pipe that might fill up while nobody reads it.
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (open as long as the process)
         environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
@@ -110,7 +116,7 @@ class _Compiler:
     def give(self, request: Request) -> None:
         """One more kernel to compile."""
         self._write({"factory": request.factory, "parameters": dict(request.parameters)})
-        self._left += 1
+        self._given.append(request.key)
 
     def finish(self) -> None:
         """There will be no more; begin to listen."""
@@ -120,15 +126,17 @@ class _Compiler:
             self._process.stdin.close()
         self._reader.start()
 
-    def _listen(self, output: IO[str], heard: queue.Queue[str]) -> None:
+    def _listen(self, output: IO[str], heard: queue.Queue[tuple[str, str]]) -> None:
+        """Hand on each answer with the key of its request; without one that the process has died."""
+        left = list(self._given)
         for line in output:
-            self._left -= 1
-            heard.put(line.strip())
-        if self._left > 0:
+            heard.put((left.pop(0), line.strip()))
+        if left:
             self._process.wait()
             self._errors.seek(0)
             lines = [line for line in self._errors.read().splitlines() if line.strip()]
-            heard.put(f"{_FAILED}a compiler process ended early: {(lines or ['it said nothing'])[-1]}; report this")
+            last = (lines or ["it said nothing"])[-1]
+            heard.put(("", f"{_FAILED}a compiler process ended early: {last}; report this"))
 
     def end(self) -> None:
         """End the process if it still runs."""

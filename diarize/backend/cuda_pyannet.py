@@ -339,6 +339,7 @@ class PyanNetPlan:
             "norm", kernels.front["norm"], (-(-steps // 32), self.windows, 1),
             features, self._last_norm, self._last_bias, inputs, steps, padded,
         )  # fmt: skip
+        self.outputs["norm"] = inputs
         pitch = _LSTM_SIZE * (2 if parts.inputs else 1)
         hidden = [self._empty((rows, pitch), np.float16) for _ in range(2)]
         gates = self._empty((rows, 1024), np.float32)
@@ -354,8 +355,8 @@ class PyanNetPlan:
             self._bind(f"lstm{index}.input", kernels.inputs[index], grid, *values)
             grid = (padded // block_windows, 2, 1)
             self._bind(f"lstm{index}.recurrence", recurrence, grid, gates, high, low, out, steps, padded)
-            inputs = out
-        self.outputs |= {"lstm": inputs}
+            inputs = self.outputs[f"lstm{index}"] = out
+        self.outputs |= {"lstm": inputs, "gates": gates}
         self.padded = padded
         return inputs, padded
 
