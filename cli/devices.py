@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,9 +14,9 @@ from ._output import exit_codes, say, write_stdout
 if TYPE_CHECKING:
     from ..backend.cuda_devices import Discovery
     from ..hardware import Device
+    from ..recipe_lookup import Lookup
 
 _SCHEMA = 1
-_NO_TUNE_FILE = "none yet"
 
 
 def devices(
@@ -23,6 +25,8 @@ def devices(
 ) -> None:
     """Print every GPU: name, compute capability, multiprocessors, memory, driver, and which kernels it would run.
 
+    kernels says where the choice of each layer comes from (see diarize cuda recipes), with the model that is taken
+    without --model; tune file, whether diarize cuda tune has written one for this GPU, and where it is looked for.
     Without a GPU or a driver it says so; that is no error.
     """
     with exit_codes(verbose):
@@ -58,6 +62,7 @@ def _as_json(found: Discovery, missing: tuple[str, ...]) -> dict[str, Any]:
 def _gpu_as_json(gpu: Device) -> dict[str, Any]:
     from ..backend.cuda_devices import has_kernels, kernel_set
 
+    found = _choices(gpu)
     return {
         "device": str(gpu),
         "name": gpu.name,
@@ -66,9 +71,18 @@ def _gpu_as_json(gpu: Device) -> dict[str, Any]:
         "memory_bytes": gpu.memory_bytes,
         "driver": gpu.driver or None,
         "has_kernels": has_kernels(gpu),
-        "kernels": kernel_set(gpu),
-        "tune_file": None,
+        "kernels": kernel_set(gpu) if found is None else found.summary(),
+        "source": None if found is None else found.source,
+        "tune_file": None if found is None or found.refused or not Path(found.tune_file).is_file() else found.tune_file,
+        "tune_file_path": None if found is None else found.tune_file,
+        "tune_file_refused": None if found is None else found.refused or None,
+        "layers": {} if found is None else _layers_as_json(found),
     }
+
+
+def _layers_as_json(found: Lookup) -> dict[str, Any]:
+    origins = found.selection.origins
+    return {layer: {"candidate": chosen, "from": origins[layer]} for layer, chosen in found.layers.items()}
 
 
 def _as_text(gpu: Device) -> str:
@@ -81,4 +95,36 @@ def _as_text(gpu: Device) -> str:
         f"{gpu.memory_bytes / 1e9:.1f} GB",
         f"driver {gpu.driver or 'of unknown release'} (CUDA {gpu.runtime})",
     ]
-    return f"{gpu}  {gpu.name}\n  {', '.join(facts)}\n  kernels: {kernel_set(gpu)}; tune file: {_NO_TUNE_FILE}\n"
+    found = _choices(gpu)
+    if found is None:
+        return f"{gpu}  {gpu.name}\n  {', '.join(facts)}\n  kernels: {kernel_set(gpu)}\n"
+    warnings = "".join(f"  {warning}\n" for warning in found.warnings)
+    return (
+        f"{gpu}  {gpu.name}\n  {', '.join(facts)}\n  kernels: {found.summary()}\n"
+        f"  tune file: {_tune_file(found)}\n{warnings}"
+    )
+
+
+def _tune_file(found: Lookup) -> str:
+    if found.refused:
+        return f"{found.tune_file}, which is not used"
+    return found.tune_file if Path(found.tune_file).is_file() else f"none in {found.tune_file}"
+
+
+def _choices(gpu: Device) -> Lookup | None:
+    """What `--model auto` would use on a GPU, None where not every layer has a kernel."""
+    from ..backend.cuda_devices import has_kernels
+    from ..backend.cuda_key import choices
+    from ..model.registry import COMMUNITY, resolve
+
+    if not has_kernels(gpu):
+        return None
+    embedding = "resnet34" if resolve("auto") == COMMUNITY else "campplus"
+    return choices(gpu, ("fbank", "pyannet", embedding), _checksums)
+
+
+def _checksums() -> Mapping[str, str]:
+    from ..model.checksums import network_checksums
+    from ..model.weights import load_model
+
+    return network_checksums(load_model("auto"))

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import _options, assign, bench, datasets, devices, models, run, score
+from . import _options, assign, bench, cuda, datasets, devices, models, run, score
 from ._mistakes import Commands
 from ._output import exit_codes
 from ._process import leave, open_streams, watch_interrupts
@@ -28,6 +28,7 @@ app.command("assign", short_help="Give the words of a transcript speakers.")(ass
 app.command("score", short_help="Compare turns with a reference: DER, JER.")(score.score)
 app.command("bench", short_help="Measure DER and speed on a data set.")(bench.bench)
 app.command("devices", short_help="Print every GPU and what it would run.")(devices.devices)
+app.add_typer(cuda.app, name="cuda")
 app.add_typer(models.app, name="models")
 app.add_typer(datasets.app, name="datasets")
 

@@ -125,7 +125,7 @@ GENERATIONS = (
             "an H200 itself takes its recipe, where the package has one that fits",
         ),
         (RECORD, GUIDE),
-        "layers timed one by one on an NVIDIA H200 by hand, not by diarize cuda tune; not measured on any other GPU",
+        "by hand on an NVIDIA H200",
     ),
     Generation(
         (10, 0),
