@@ -20,12 +20,13 @@ import numpy as np
 from .activity import embedding_masks
 from .analysis import Embedder, Segmenter, StretchResult
 from .backend.cuda_driver import OutOfMemoryError
+from .cuda_embeddings import EmbeddingLane, SlotEmbedding, embed_frames, embed_grid, embed_slots
 from .errors import BackendError
 from .hardware import Device
 from .model.campplus import DIMENSION as CAMPPLUS_DIMENSION
-from .model.campplus import FRAME_OF, MIN_FRAMES, campplus_layers
+from .model.campplus import campplus_layers
 from .model.fbank import log_mel_layer
-from .model.resnet34 import DIMENSION, each_resnet34_layer, trunk_masks
+from .model.resnet34 import DIMENSION, each_resnet34_layer
 from .model.segmentation import segmentation_layers
 from .model.weights import EmbeddingNetwork, ModelWeights
 from .stretches import Stretch
@@ -47,33 +48,16 @@ BATCH_WINDOWS = 64
 # Part of the free memory that the lanes may take, and what they need for each window of their batches.
 _MEMORY_SHARE = 0.6
 _SEGMENTATION_BYTES, _TRUNK_BYTES = 9 << 20, 32 << 20
-# Where CAM++ runs on the CPU it takes most of the time, and small stretches share it out evenly.
-_MIXED_WINDOWS = 24
 
 
 Made = TypeVar("Made")
-Slots = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
-def trunk_slots(masks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For ResNet34: slots (C, 3) with any frame, and weights (C, 3, 125) of the trunk's steps."""
-    return np.asarray(masks.any(axis=2)), trunk_masks(masks)
-
-
-def sequence_slots(masks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For CAM++: slots (C, 3) with enough of the filterbank's frames, and these (C, 3, 998), bool."""
-    frames = masks[:, :, FRAME_OF]
-    return frames.sum(axis=2) >= MIN_FRAMES, frames
-
-
-class Lane(Protocol):
+class Lane(EmbeddingLane, Protocol):
     """One stream on the GPU; `diarize.backend.cuda_lane.CudaLane` is the real one."""
 
     def segment(self, samples: np.ndarray, num_windows: int, step_samples: int) -> tuple[np.ndarray, np.ndarray]:
         """Classes of a stretch, and which windows must be computed again elsewhere."""
-
-    def embed(self, active: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Embeddings of the stretch that was segmented last, and which windows must be computed again elsewhere."""
 
     def shrink(self) -> bool:
         """Halve the batches; false where that is not possible."""
@@ -100,8 +84,7 @@ class CudaEngine:
     """See `Engine`. `start` opens the GPU and gives its lanes; it is called again after the GPU has failed.
 
     `segmenter` and `repair` compute on the CPU what left the range of the GPU's kernels, `rescue` is the whole engine
-    there. `embedder` on the CPU stands in for an embedding network without GPU kernels, None where the GPU has them.
-    `slots` gives which of a stretch's slots are embedded from masks (C, 3, 589), and what the lanes need to know.
+    there. `embed` is how the model's embedding network uses a lane.
     """
 
     def __init__(
@@ -111,10 +94,8 @@ class CudaEngine:
         segmenter: Callable[[], Segmenter],
         repair: Callable[[], Embedder],
         rescue: Callable[[], Engine],
-        slots: Slots,
-        embedder: Embedder | None,
+        embed: SlotEmbedding,
         dimension: int,
-        threads: int = 1,
         notes: tuple[str, ...] = (),
     ) -> None:
         self.device = device
@@ -124,19 +105,17 @@ class CudaEngine:
         self._segmenter = segmenter
         self._repair = repair
         self._rescue = rescue
-        self._slots = slots
+        self._embed = embed
         self._lost = False
-        self._embedder = embedder
         self._session: Session | None = start()
         self._failed: Session | None = None
         self._opening, self._state = threading.Lock(), threading.Lock()
         self._second_try = threading.Lock()
         self._peak = 0
-        lanes = len(self._session.all_lanes)
-        self.max_windows = STRETCH_WINDOWS if embedder is None else _MIXED_WINDOWS
-        self.workers = lanes if embedder is None else threads
-        self.shares = 1 if embedder is None else threads
-        self.recordings = RECORDINGS if embedder is None else 1
+        self.max_windows = STRETCH_WINDOWS
+        self.workers = len(self._session.all_lanes)
+        self.shares = 1
+        self.recordings = RECORDINGS
 
     def analyse(self, stretch: Stretch, step_samples: int) -> StretchResult:
         """Classes and embeddings of a stretch.
@@ -224,11 +203,7 @@ class CudaEngine:
         with self._lane() as lane:
             classes = self._classes(lane, stretch, step_samples)
             segmented = time.perf_counter()
-            masks = embedding_masks(classes)
-            if self._embedder is None:
-                embeddings = self._embeddings(lane, stretch, step_samples, masks)
-        if self._embedder is not None:
-            embeddings = self._embedder.embed(stretch.samples, stretch.num_windows, step_samples, masks)
+            embeddings = self._embeddings(lane, stretch, step_samples, embedding_masks(classes))
         finished = time.perf_counter()
         return StretchResult(stretch.first_window, classes, embeddings, segmented - started, finished - segmented)
 
@@ -241,15 +216,13 @@ class CudaEngine:
         return classes
 
     def _embeddings(self, lane: Lane, stretch: Stretch, step_samples: int, masks: np.ndarray) -> np.ndarray:
-        active, weights = self._slots(masks)
-
         def both() -> tuple[np.ndarray, np.ndarray]:
             # What the stretch had on the device has gone with the rest of the memory.
             lane.segment(stretch.samples, stretch.num_windows, step_samples)
-            return lane.embed(active, weights)
+            return self._embed(lane, masks, step_samples)
 
         try:
-            embeddings, beyond = lane.embed(active, weights)
+            embeddings, beyond = self._embed(lane, masks, step_samples)
         except OutOfMemoryError:
             self._smaller(lane)
             embeddings, beyond = self._fitting(lane, both)
@@ -294,22 +267,16 @@ def open_cuda(
     from .backend.cuda_networks import ModelLayers, default_selection, overflowing, requests
     from .engine import cpu_embedder, open_engine
 
-    embedder: Embedder | None = None
     segmentation = segmentation_layers(weights.segmentation)
-    slots, dimension = trunk_slots, DIMENSION
+    embed, dimension = embed_slots, DIMENSION
     if weights.network is EmbeddingNetwork.RESNET34:
         layers = ModelLayers(segmentation, log_mel_layer("hamming"), list(each_resnet34_layer(weights.embedding)))
         beyond = overflowing(layers.trunk)
         if beyond:
             notes = (*notes, f"embeddings with TF32: weights of {beyond[0]} exceed float16's range")
-    elif grid:
-        layers = ModelLayers(segmentation)
-        embedder = cpu_embedder(weights, grid)
-        dimension = embedder.dimension
-        notes = (*notes, "embeddings on the CPU: the bundled model's fast mode has no GPU kernels, and exact is faster")
     else:
         layers = ModelLayers(segmentation, log_mel_layer("povey"), campplus=campplus_layers(weights.embedding))
-        slots, dimension = sequence_slots, CAMPPLUS_DIMENSION
+        embed, dimension = embed_grid if grid else embed_frames, CAMPPLUS_DIMENSION
     driver = Gpu(gpu.index)
     selection = default_selection(driver.capability)
     build(requests(selection, layers), driver.capability, compiling=compiling)
@@ -337,7 +304,7 @@ def open_cuda(
     def rescue() -> Engine:
         return open_engine("cpu", weights, grid, threads)
 
-    return CudaEngine(gpu, start, segmenter, repair, rescue, slots, embedder, dimension, threads, notes)
+    return CudaEngine(gpu, start, segmenter, repair, rescue, embed, dimension, notes)
 
 
 def _session(index: int, layers: ModelLayers, selection: Selection, restart: bool) -> Session:

@@ -6,7 +6,7 @@ share one block of memory, since those of one lane never run at the same time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -151,32 +151,59 @@ class CudaLane:
         return classes.copy(), flagged
 
     def embed(self, active: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Embeddings of the stretch that was segmented last.
+        """Embeddings of the stretch that was segmented last, with ResNet34.
 
         Parameters
         ----------
         active
             (num_windows, 3) bool: the slots to embed; windows without any are left out.
         weights
-            ResNet34: (num_windows, 3, 125) float32, weights of the trunk's steps. CAM++: (num_windows, 3, 998) bool,
-            the filterbank's frames of each slot, at least one where it is active.
+            (num_windows, 3, 125) float32, weights of the trunk's steps.
 
         Returns
         -------
         tuple[np.ndarray, np.ndarray]
-            (num_windows, 3, 256 or 192) float32, NaN where not active; and per window whether an activation left the
-            range of every kernel here, bool.
+            (num_windows, 3, 256) float32, NaN where not active; and per window whether an activation left the range of
+            every kernel here, bool.
         """
         self.gpu.use()
-        campplus = self._networks.campplus is not None
-        out = np.full((*active.shape, CAMPPLUS_DIMENSION if campplus else DIMENSION), np.nan, np.float32)
+        out = np.full((*active.shape, DIMENSION), np.nan, np.float32)
         beyond = np.zeros(len(active), bool)
         windows = np.flatnonzero(active.any(axis=1))
-        if len(windows) and campplus:
-            beyond[self._embed_sequences(active, weights, out)] = True
-        elif len(windows):
+        if len(windows):
             beyond[self._embed_windows(windows, active, weights, out)] = True
         return out, beyond
+
+    def embed_sequences(self, numbers: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Embeddings of sequences of frames of the stretch that was segmented last, with CAM++.
+
+        Parameters
+        ----------
+        numbers
+            For each sequence its frames, int32, at least one, frame t at sample 160 t of the stretch.
+
+        Returns
+        -------
+        tuple[np.ndarray, np.ndarray]
+            (len(numbers), 192) float32; and per sequence whether an activation of its batch left the range of the
+            kernels, bool.
+        """
+        self.gpu.use()
+        batches = self._sequence_batches([len(own) for own in numbers])
+        self._host.rewind(len(numbers) * 4 * CAMPPLUS_DIMENSION + 256 * (len(batches) + 2))
+        flags = self._host.take((len(batches), 16), np.int32)
+        found = self._host.take((len(numbers), CAMPPLUS_DIMENSION), np.float32)
+        for number, (first, last) in enumerate(batches):
+            made = self._sequence_plan(numbers[first:last])
+            clear(self._stream, made.plan.flag)
+            # Free places are read, and what another plan left there need not be finite.
+            self._work.zero(self._stream, made.nbytes)
+            made.plan.load(numbers[first:last], self._stream)
+            made.plan.run(self._stream)
+            download(self._stream, found[first:last], made.plan.embeddings)
+            download(self._stream, flags[number, :1], made.plan.flag)
+        self._stream.synchronize()
+        return found.copy(), np.repeat(flags[:, 0] != 0, [last - first for first, last in batches])
 
     def _embed_windows(
         self, windows: np.ndarray, active: np.ndarray, weights: np.ndarray, out: np.ndarray
@@ -191,30 +218,6 @@ class CudaLane:
         # Activations left float16's range: these batches once more, where the range is float32's.
         return self._run_trunk(lambda _: networks.exact(), fewer, flagged, active, weights, out)
 
-    def _embed_sequences(self, active: np.ndarray, frames: np.ndarray, out: np.ndarray) -> np.ndarray:
-        """Fill `out` with CAM++; gives the windows of batches that raised the flag."""
-        places = np.argwhere(active)
-        step = self._step // FRAME_STEP
-        numbers = [(window * step + np.flatnonzero(frames[window, local])).astype(np.int32) for window, local in places]
-        batches = self._sequence_batches([len(own) for own in numbers])
-        self._host.rewind(len(places) * 4 * CAMPPLUS_DIMENSION + 256 * (len(batches) + 2))
-        flags = self._host.take((len(batches), 16), np.int32)
-        found = []
-        for number, (first, last) in enumerate(batches):
-            made = self._sequence_plan(numbers[first:last])
-            clear(self._stream, made.plan.flag)
-            # Free places are read, and what another plan left there need not be finite.
-            self._work.zero(self._stream, made.nbytes)
-            made.plan.load(numbers[first:last], self._stream)
-            made.plan.run(self._stream)
-            found.append(self._host.take((last - first, CAMPPLUS_DIMENSION), np.float32))
-            download(self._stream, found[-1], made.plan.embeddings)
-            download(self._stream, flags[number, :1], made.plan.flag)
-        self._stream.synchronize()
-        out[active] = np.concatenate(found)
-        raised = [places[first:last, 0] for (first, last), flag in zip(batches, flags[:, 0], strict=True) if flag]
-        return np.unique(np.concatenate(raised)) if raised else np.zeros(0, np.int64)
-
     def _sequence_batches(self, lengths: list[int]) -> list[tuple[int, int]]:
         """(first, last) of batches of neighbouring sequences that fit the columns of the limit."""
         most = self.limits.embedding * _WINDOW_COLUMNS
@@ -227,7 +230,7 @@ class CudaLane:
             held += own
         return [*batches, (first, len(lengths))]
 
-    def _sequence_plan(self, numbers: list[np.ndarray]) -> _SequenceBatch:
+    def _sequence_plan(self, numbers: Sequence[np.ndarray]) -> _SequenceBatch:
         kernels, features = self._networks.campplus, self._features
         assert kernels is not None
         assert features is not None

@@ -7,6 +7,7 @@ of each belongs to a local speaker, so that neighbouring windows share nearly al
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -62,22 +63,8 @@ class CampPlusGridEmbedder:
         OptionError
             `step_samples` is not a multiple of 8,000.
         """
-        if step_samples % PIECE_STEP:
-            raise OptionError(f"window step is {step_samples} samples; the grid needs a multiple of {PIECE_STEP}")
-        shares = piece_shares(masks)
-        per_window = step_samples // PIECE_STEP
-        pieces = np.arange(num_windows)[:, None] * per_window + np.arange(len(_FIRST_FRAMES))
-        wanted = np.unique(pieces[(shares >= MIN_SHARE).any(axis=1)])
-        embeddings = self._piece_embeddings(samples, num_windows, step_samples, wanted)
-        out = np.full((*masks.shape[:2], DIMENSION), np.nan, np.float32)
-        for window, local in np.argwhere((shares >= MIN_SHARE).any(axis=2)):
-            share = shares[window, local]
-            used = share >= MIN_SHARE
-            weight = share[used] ** 3
-            found = embeddings[np.searchsorted(wanted, pieces[window, used])]
-            # A plain sum over pieces in order: the same bits wherever the window lies in its stretch.
-            out[window, local] = (weight[:, None] * found).sum(axis=0) / weight.sum()
-        return out
+        work = grid_work(masks, step_samples)
+        return work.averages(self._piece_embeddings(samples, num_windows, step_samples, work.wanted))
 
     def _piece_embeddings(
         self, samples: np.ndarray, num_windows: int, step_samples: int, wanted: np.ndarray
@@ -86,12 +73,62 @@ class CampPlusGridEmbedder:
         padded = np.zeros((num_windows - 1) * step_samples + WINDOW_SAMPLES, np.float32)
         padded[: len(samples)] = samples[: len(padded)]
         features = self._network.features(padded)
-        starts = wanted * _STEP_FRAMES
+        starts = first_frames(wanted)
         out = np.empty((len(wanted), DIMENSION), np.float32)
         for first in range(0, len(wanted), _BATCH):
             batch = [features[start : start + PIECE_FRAMES] for start in starts[first : first + _BATCH]]
             out[first : first + len(batch)] = self._network.embed_many(batch)
         return out
+
+
+@dataclass(frozen=True)
+class GridWork:
+    """Which pieces some windows need.
+
+    `shares` (C, 3, 18) float64 as of `piece_shares`; `pieces` (C, 18) int64, their numbers from the first window's
+    start; `wanted` (P,) int64, ascending, those that some local speaker fills by half.
+    """
+
+    shares: np.ndarray
+    pieces: np.ndarray
+    wanted: np.ndarray
+
+    def averages(self, embeddings: np.ndarray) -> np.ndarray:
+        """Embeddings (C, 3, D) float32 of the local speakers from those (P, D) of the wanted pieces, else NaN."""
+        out = np.full((*self.shares.shape[:2], embeddings.shape[1]), np.nan, np.float32)
+        for window, local in np.argwhere((self.shares >= MIN_SHARE).any(axis=2)):
+            share = self.shares[window, local]
+            used = share >= MIN_SHARE
+            weight = share[used] ** 3
+            found = embeddings[np.searchsorted(self.wanted, self.pieces[window, used])]
+            # A plain sum over pieces in order: the same bits wherever the window lies in its stretch.
+            out[window, local] = (weight[:, None] * found).sum(axis=0) / weight.sum()
+        return out
+
+    def windows_of(self, chosen: np.ndarray) -> np.ndarray:
+        """Which windows (C,) bool use one of the `chosen` (P,) bool wanted pieces."""
+        used = (self.shares >= MIN_SHARE).any(axis=1)
+        return np.asarray((np.isin(self.pieces, self.wanted[chosen]) & used).any(axis=1))
+
+
+def grid_work(masks: np.ndarray, step_samples: int) -> GridWork:
+    """The pieces for `masks` (C, 3, 589) bool of windows every `step_samples`.
+
+    Raises
+    ------
+    OptionError
+        `step_samples` is not a multiple of 8,000.
+    """
+    if step_samples % PIECE_STEP:
+        raise OptionError(f"window step is {step_samples} samples; the grid needs a multiple of {PIECE_STEP}")
+    shares = piece_shares(masks)
+    pieces = np.arange(len(masks))[:, None] * (step_samples // PIECE_STEP) + np.arange(len(_FIRST_FRAMES))
+    return GridWork(shares, pieces, np.unique(pieces[(shares >= MIN_SHARE).any(axis=1)]))
+
+
+def first_frames(pieces: np.ndarray) -> np.ndarray:
+    """The filterbank frame with which each piece starts; it has `PIECE_FRAMES`."""
+    return pieces * _STEP_FRAMES
 
 
 def piece_shares(masks: np.ndarray) -> np.ndarray:

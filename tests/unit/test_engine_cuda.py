@@ -13,7 +13,8 @@ import pytest
 from diarize.analysis import StretchResult
 from diarize.backend.cuda_driver import OutOfMemoryError
 from diarize.backend.cuda_lane import Limits, even_parts
-from diarize.engine_cuda import CudaEngine, Session, sequence_slots, trunk_slots
+from diarize.cuda_embeddings import embed_slots
+from diarize.engine_cuda import CudaEngine, Session
 from diarize.errors import BackendError
 from diarize.hardware import Device
 from diarize.stretches import Stretch
@@ -97,7 +98,7 @@ def engine_of(*lanes: FakeLane, later: FakeLane | None = None, restarts: bool = 
             waiting.put(lane)
         return Session(waiting, list(own), lambda: 5)
 
-    return CudaEngine(GPU, start, CpuSegmenter, CpuEmbedder, CpuEngine, trunk_slots, None, 256)  # type: ignore[arg-type]
+    return CudaEngine(GPU, start, CpuSegmenter, CpuEmbedder, CpuEngine, embed_slots, 256)  # type: ignore[arg-type]
 
 
 def broken() -> None:
@@ -149,17 +150,6 @@ def test_embeddings_beyond_every_range_are_computed_on_the_cpu() -> None:
     lane.beyond[2] = True
     result = engine_of(lane).analyse(STRETCH, 16_000)
     assert result.embeddings[:, 0, 0].tolist() == [1, 1, 5]
-
-
-def test_slots_of_campplus_have_enough_frames() -> None:
-    masks = np.zeros((1, 3, 589), bool)
-    masks[0, 0, 100:130] = True
-    masks[0, 1, 100:105] = True
-    active, frames = sequence_slots(masks)
-    assert active.tolist() == [[True, False, False]]
-    # 589 frames of the mask are 998 of the filterbank.
-    assert frames.shape == (1, 3, 998)
-    assert abs(frames[0, 0].sum() - 30 * 998 / 589) < 2
 
 
 def test_a_failed_gpu_is_started_again() -> None:

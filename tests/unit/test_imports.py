@@ -61,6 +61,7 @@ LEVELS = {
     "modes": 6,
     "engine": 6,
     "engine_cuda": 6,
+    "cuda_embeddings": 6,
     "pipeline": 6,
     "batch": 6,
     "workers": 6,
