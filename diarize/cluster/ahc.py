@@ -2,7 +2,7 @@
 
 `centroid_clusters` is community-1's: centroid linkage with the flat clusters and the numbering of scipy, which decide
 the order of speakers. `average_clusters` is for CAM++: average linkage on cosine distance. The inner loops are compiled
-in `linkage.py` and `search.py`, which are imported on first use.
+in `linkage.py`, `search.py` and `chain.py`, which are imported on first use.
 
 References
 ----------
@@ -36,8 +36,9 @@ def centroid_clusters(points: np.ndarray, cut: float, matrix_limit: int = MATRIX
         merges, heights = linkage.centroid_by_matrix(linkage.distances(points))
     else:
         from . import search
+        from .neighbours import Neighbours
 
-        merges, heights = search.centroid_by_search(points.copy(), *search.project(points))
+        merges, heights = search.centroid_by_search(Neighbours(points))
     return flat_clusters(merges, heights, cut)
 
 
@@ -46,10 +47,10 @@ def average_clusters(points: np.ndarray, cut: float) -> np.ndarray:
 
     `points` (N, D), N at least 1. Memory N x D: the mean cosine of two clusters is the product of their means.
     """
-    from . import search
+    from . import chain
 
     rows = unit(np.asarray(points, dtype=np.float64))
-    roots = search.average_by_chain(rows, cut, *search.project(rows))
+    roots = chain.average_by_chain(rows, cut, *chain.project(rows))
     return np.unique(roots, return_inverse=True)[1].astype(np.int64)
 
 
