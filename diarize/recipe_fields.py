@@ -20,7 +20,7 @@ def refusal(where: str, field: str, seen: Any, wanted: str, remedy: str = REMEDY
 
 
 def shown(value: Any) -> str:
-    """A value for a message, on one line and not too long; a str subclass of ours is quoted plainly.
+    """A value for a message, on one line and not too long; `Words` stay as they are.
 
     >>> shown([1, "a"])
     "[1, 'a']"
@@ -29,6 +29,15 @@ def shown(value: Any) -> str:
         return str(value)
     text = ascii(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def plain_name(name: str) -> str:
+    """A field's name for a message: as it is if it is a plain one, else quoted, and not too long.
+
+    >>> plain_name("batch"), plain_name("a b")
+    ('batch', "'a b'")
+    """
+    return name if name.isidentifier() and name.isascii() and len(name) <= _SHOWN else shown(name)
 
 
 class Words(str):
@@ -45,7 +54,7 @@ class Fields:
             raise refusal(where, path or "the file", Words(_kind(value)), "an object")
         for name in value:
             if name not in names:
-                raise refusal(where, self.name(name), Words("unknown"), f"only {', '.join(names)}")
+                raise refusal(where, self.name(plain_name(name)), Words("unknown"), f"only {', '.join(names)}")
         for name in names:
             if name not in value:
                 raise refusal(where, self.name(name), Words("missing"), "it")

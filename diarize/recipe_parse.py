@@ -9,8 +9,8 @@ from typing import Any
 
 from .candidates import Candidate
 from .recipe import DEFAULT, FORMAT, KINDS, MAX_BYTES, NETWORKS, Entry, Key, Recipe, RunnerUp, Validation
-from .recipe_fields import Fields, Words, is_number, refusal
-from .registry import LAYERS, candidates, find
+from .recipe_fields import Fields, Words, is_number, plain_name, refusal
+from .registry import LAYERS, find
 
 _FIELDS = ("format", "kind", "key", "provenance", "entries")
 _KEY = ("device", "capability", "multiprocessors", "driver", "cuda", "numba_cuda", "diarize", "kernels", "models",
@@ -18,6 +18,7 @@ _KEY = ("device", "capability", "multiprocessors", "driver", "cuda", "numba_cuda
 _ENTRY = ("layer", "batch", "candidate", "version", "precision", "parameters", "median_us", "samples_us", "error",
           "runner_up")  # fmt: skip
 _VALIDATION = ("recording", "seconds", "der_change", "limit", "against")
+_DEEPEST = 20
 LSTM_STACK = ("pyannet.lstm_input0", "pyannet.lstm_input", "pyannet.lstm", "pyannet.dense")
 """Layers that hand each other activations in the form of one LSTM precision."""
 
@@ -54,9 +55,7 @@ def parse(data: bytes, where: str) -> Recipe:
     if isinstance(content, dict) and (type(form) is not int or form != FORMAT):
         raise refusal(where, "format", form, str(FORMAT))
     top = Fields(content, where, "", _FIELDS)
-    bad = _not_finite(content, "")
-    if bad is not None:
-        raise refusal(where, bad[0], bad[1], "a finite number")
+    _check_values(content, where)
     kind = top.one_of("kind", KINDS)
     key = _key(top.values["key"], where, kind)
     provenance = top.values["provenance"]
@@ -125,16 +124,21 @@ def _load(data: bytes, where: str) -> Any:
         raise refusal(where, "the text", Words(f"not JSON ({error})"), "JSON as diarize writes it") from error
 
 
-def _not_finite(value: Any, path: str) -> tuple[str, Any] | None:
-    """Name and value of the first number that is not finite or too large for a float."""
-    if type(value) in (int, float):
-        return None if is_number(value) else (path, value if isinstance(value, float) else Words("too large"))
-    items: Iterable[tuple[str, Any]] = ()
-    if isinstance(value, dict):
-        items = ((f"{path}.{name}" if path else name, item) for name, item in value.items())
-    elif isinstance(value, list):
-        items = ((f"{path}[{index}]", item) for index, item in enumerate(value))
-    return next((bad for name, item in items if (bad := _not_finite(item, name)) is not None), None)
+def _check_values(content: Any, where: str) -> None:
+    """Nothing where every number is finite and nothing is nested deeply, wherever it stands."""
+    waiting: list[tuple[str, Any, int]] = [("", content, 0)]
+    while waiting:
+        path, value, depth = waiting.pop()
+        if depth > _DEEPEST:
+            raise refusal(where, path.partition(".")[0].partition("[")[0], Words("nested too deeply"), "less of it")
+        if isinstance(value, dict):
+            names = {name: plain_name(name) for name in value}
+            waiting += [(f"{path}.{names[name]}" if path else names[name], value[name], depth + 1) for name in value]
+        elif isinstance(value, list):
+            waiting += [(f"{path}[{index}]", item, depth + 1) for index, item in enumerate(value)]
+        elif type(value) in (int, float) and not is_number(value):
+            seen = value if isinstance(value, float) else Words("too large")
+            raise refusal(where, path, seen, "a finite number")
 
 
 def _key(value: Any, where: str, kind: str) -> Key:
@@ -215,8 +219,7 @@ def _candidate(fields: Fields, layer: str, key: Key, validated: bool) -> Candida
     name = fields.values["candidate"]
     candidate = find(layer, name) if isinstance(name, str) else None
     if candidate is None:
-        known = ", ".join(c.name for c in candidates(layer) if c.layer == layer)
-        raise fields.refuse("candidate", name, f"a candidate of {layer}: {known}")
+        raise fields.refuse("candidate", name, f"one that diarize cuda candidates --layer {layer} lists")
     version, precision, parameters = (fields.values[name] for name in ("version", "precision", "parameters"))
     if type(version) is not int or version != candidate.version:
         raise fields.refuse("version", version, f"{candidate.version} for {layer} {name}")
