@@ -1,8 +1,8 @@
 # ruff: noqa: E402 (the imports need numba-cuda)
 """The whole pipeline on a GPU: the CPU backend's turns, odd batches, overflow, memory, faults, what gets loaded.
 
-DIARIZE_MODEL_DIR names a community-1 model folder (else one of random weights is made), and DIARIZE_CPU_RESULTS a
-folder of the CPU backend's classes, embeddings and turns (else they are computed here, which takes a while).
+DIARIZE_MODEL_DIR names a community-1 model folder (else one of random weights is made), and DIARIZE_CPU_RESULTS what
+tests/tools/cpu_results.py wrote: the CPU backend's results (else they are computed here, which takes a while).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ pytestmark = pytest.mark.cuda
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed: pip install 'diarize-cuda[cuda]'")
 
 import diarize.pipeline
+from diarize.activity import embedding_masks
 from diarize.backend.cuda_devices import discover
 from diarize.backend.cuda_driver import check
 from diarize.backend.cuda_lane import CudaLane, Limits
@@ -82,11 +82,12 @@ def run(pipeline: Pipeline, path: Path, monkeypatch: pytest.MonkeyPatch) -> Seen
     return Seen(kept["analysis"].classes, kept["analysis"].embeddings, turns)
 
 
-def on_cpu(model: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> Seen:
+def on_cpu(model: str, mode: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> Seen:
     folder = os.environ.get("DIARIZE_CPU_RESULTS")
     if not folder:
-        return run(Pipeline.from_pretrained(model, "cpu"), path, monkeypatch)
-    with np.load(Path(folder) / f"{path.stem}.npz") as kept:
+        return run(Pipeline.from_pretrained(model, "cpu", mode), path, monkeypatch)
+    network = "campplus" if model == "campplus" else "resnet34"
+    with np.load(Path(folder) / f"{network}-{mode}" / f"{path.stem}.npz") as kept:
         embeddings = np.full((*kept["where"].shape, kept["rows"].shape[1]), np.nan, np.float32)
         embeddings[kept["where"]] = kept["rows"]
         speakers = kept["speakers"].tolist()
@@ -115,59 +116,78 @@ def keep(name: str, seen: Seen) -> None:
         np.savez_compressed(path, **kept)
 
 
-def agree(
-    pipeline: Pipeline, reference: Callable[[Path], Seen], shared: Path, monkeypatch: pytest.MonkeyPatch
-) -> list[str]:
-    """Compares all recordings with the CPU's results; a line for each."""
-    flips = frames = 0
-    worst = apart = 0.0
-    squares = np.zeros(2)
-    rows = []
-    for path in sorted((shared / "data").rglob("*.flac")):
-        ours, expected = run(pipeline, path, monkeypatch), reference(path)
+# Frames of a mask from which the relative error of an embedding is held to 3e-3: two seconds, from which on clustering
+# learns. What float16 rounds off in the trunk's 33 layers is alike in every step and averages out over a slot's steps,
+# so that a slot of less than a second, which only one or two steps of the last stage see, may be up to three times as
+# far off; its turns are still those of the CPU.
+LONG_FRAMES = 118
+LONG_ERROR, ALL_ERROR, SHORT_ERROR = 3e-3, 3e-3, 1.5e-2
+
+
+class Differences:
+    """Between a pipeline and the CPU's results, recording by recording."""
+
+    def __init__(self) -> None:
+        self.flips = self.frames = 0
+        self.worst_row = self.worst_share = self.worst_long = 0.0
+        self.squares = np.zeros(2)
+        self.lines: list[str] = []
+
+    def add(self, name: str, ours: Seen, expected: Seen) -> None:
         assert ours.classes.shape == expected.classes.shape
         changed = int((ours.classes != expected.classes).sum())
-        flips, frames = flips + changed, frames + ours.classes.size
-        same = np.isfinite(ours.embeddings[..., 0]) & np.isfinite(expected.embeddings[..., 0])
-        difference, norm = ours.embeddings[same] - expected.embeddings[same], np.linalg.norm(expected.embeddings[same])
-        each = np.linalg.norm(difference, axis=1) / np.linalg.norm(expected.embeddings[same], axis=1)
+        self.flips, self.frames = self.flips + changed, self.frames + ours.classes.size
+        where = np.isfinite(expected.embeddings[..., 0])
+        # Which slots have an embedding follows from the classes, which may differ in a frame or two.
+        assert changed or np.array_equal(where, np.isfinite(ours.embeddings[..., 0]))
+        where &= np.isfinite(ours.embeddings[..., 0])
+        rows = expected.embeddings[where]
+        apart, size = np.linalg.norm(ours.embeddings[where] - rows, axis=1), np.linalg.norm(rows, axis=1)
+        self.squares += [float(np.square(apart).sum()), float(np.square(size).sum())]
+        long = embedding_masks(expected.classes).sum(axis=2)[where] >= LONG_FRAMES
+        error, error_long = (float(np.linalg.norm(apart[s]) / np.linalg.norm(size[s])) for s in (slice(None), long))
         share = different_share(expected.turns, ours.turns, 10.0 + len(ours.classes))
         identical = ours.turns == expected.turns
-        rows.append(
-            f"{path.stem}: {changed} of {ours.classes.size} frames, embeddings {np.linalg.norm(difference) / norm:.1e} "
-            f"(median row {np.median(each):.1e}, worst {each.max():.1e} of {len(each)}), turns "
-            f"{'identical' if identical else f'{share:.3f} % different'}"
+        worst = float((apart / size).max())
+        self.lines.append(
+            f"{name}: {changed} of {ours.classes.size} frames, embeddings {error:.1e} (2 s and more {error_long:.1e}, "
+            f"worst {worst:.1e} of {len(rows)}), turns {'identical' if identical else f'{share:.3f} % different'}"
         )
-        keep(f"{pipeline.model.network.value}.{path.stem}", ours)
-        worst = max(worst, float(each.max()))
-        squares += [float(np.square(difference).sum()), float(norm**2)]
-        apart = max(apart, 0.0 if identical else share)
-    rows.append(f"in all {flips} of {frames} frames differ, embeddings {(squares[0] / squares[1]) ** 0.5:.1e}")
-    print(*rows, sep="\n")
-    assert flips <= max(1, frames / 50_000)
-    # Slots of less than a second average few steps of the trunk: measured up to 9e-3, and 2.1e-3 over all rows.
-    assert (squares[0] / squares[1]) ** 0.5 < 3e-3
-    assert worst < 1.5e-2
-    assert apart < 0.1
-    return rows
+        self.worst_long, self.worst_row = max(self.worst_long, error_long), max(self.worst_row, worst)
+        self.worst_share = max(self.worst_share, 0.0 if identical else share)
+
+    @property
+    def error(self) -> float:
+        """Of all embeddings together."""
+        return float((self.squares[0] / self.squares[1]) ** 0.5)
 
 
+@pytest.mark.parametrize("mode", ["exact", "fast"])
+@pytest.mark.parametrize("network", ["resnet34", "campplus"])
 def test_recordings_as_on_the_cpu(
-    pipeline: Pipeline, model: str, shared: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    network: str,
+    mode: str,
+    model: str,
+    shared: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    rows = agree(pipeline, lambda path: on_cpu(model, path, monkeypatch), shared, monkeypatch)
-    with capsys.disabled():
-        print("", *rows, sep="\n  ")
-
-
-def test_recordings_as_on_the_cpu_with_campplus(
-    shared: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    own, cpu = Pipeline.from_pretrained("campplus", "cuda"), Pipeline.from_pretrained("campplus", "cpu")
+    name = model if network == "resnet34" else "campplus"
+    own = Pipeline.from_pretrained(name, "cuda", mode)
     assert str(own.device) == "cuda:0"
-    rows = agree(own, lambda path: run(cpu, path, monkeypatch), shared, monkeypatch)
+    seen = Differences()
+    for path in sorted((shared / "data").rglob("*.flac")):
+        ours = run(own, path, monkeypatch)
+        keep(f"{network}.{mode}.{path.stem}", ours)
+        seen.add(path.stem, ours, on_cpu(name, mode, path, monkeypatch))
     with capsys.disabled():
-        print("", *rows, sep="\n  ")
+        print(f"\n  {network}, {mode}:", *seen.lines, sep="\n  ")
+        print(f"  all: {seen.flips} of {seen.frames} frames, embeddings {seen.error:.1e}")
+    assert seen.flips <= max(1, seen.frames / 50_000)
+    assert seen.worst_share < 0.1
+    assert seen.error < ALL_ERROR
+    assert seen.worst_long < LONG_ERROR
+    assert seen.worst_row < SHORT_ERROR
 
 
 def stretch_of(samples: np.ndarray, first: int, count: int) -> Stretch:
@@ -211,6 +231,26 @@ def test_overflow_is_computed_again_in_float32(model: str, speech: np.ndarray, f
     assert np.linalg.norm(ours[same] - expected[same]) / np.linalg.norm(expected[same]) < 3e-3
 
 
+@pytest.mark.parametrize("grid", [False, True])
+def test_overflow_of_campplus_is_computed_again_on_the_cpu(
+    speech: np.ndarray, grid: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain = load_model("campplus")
+    # Activations of the first convolution reach 24; the folded weights still fit.
+    changed = {name: plain.embedding[name] * np.float32(6e3) for name in ("head.bn1.weight", "head.bn1.bias")}
+    weights = replace(plain, embedding={**plain.embedding, **changed})
+    engine, cpu = open_engine("cuda", weights, grid), open_engine("cpu", weights, grid)
+    stretch = stretch_of(speech, 20, 3)
+    ours, expected = engine.analyse(stretch, STEP).embeddings, cpu.analyse(stretch, STEP).embeddings
+    assert np.isfinite(expected).any()
+    assert np.array_equal(ours, expected, equal_nan=True)
+    assert "embeddings beyond the range of its kernels are computed again on the CPU" in caplog.text
+    # The same stretch with the weights as they are stays on the GPU.
+    caplog.clear()
+    open_engine("cuda", plain, grid).analyse(stretch, STEP)
+    assert "computed again" not in caplog.text
+
+
 def test_samples_that_are_not_finite_reach_the_cpu(pipeline: Pipeline, speech: np.ndarray) -> None:
     samples = speech[: 160_000 + 2 * STEP].copy()
     samples[-STEP:] = np.nan
@@ -252,50 +292,45 @@ def test_a_gpu_that_is_not_there() -> None:
 FORBIDDEN = ("cudnn", "cublas", "cufft", "cupy", "torch", "onnxruntime", "curand", "cusparse")
 
 CODE = """
-import sys, time
-started = time.perf_counter()
-from diarize.pipeline import Pipeline
-pipeline = Pipeline.from_pretrained(sys.argv[1], "cuda")
-loaded = time.perf_counter()
-result = pipeline.diarize(sys.argv[2])
-print(time.perf_counter() - started, loaded - started, len(result.turns))
-print(open("/proc/self/maps").read())
+import sys
+sys.argv = ["diarize", "run", sys.argv[1], "--device", "cuda", "--model", sys.argv[2], "-o", sys.argv[3], "-f"]
+from diarize.cli.main import main
+try:
+    main()
+finally:
+    print(open("/proc/self/maps").read(), *sys.modules)
 """
 
 
+@pytest.mark.parametrize("network", ["resnet34", "campplus"])
 def test_a_warm_start_and_what_is_loaded(
-    pipeline: Pipeline, model: str, shared: Path, capsys: pytest.CaptureFixture[str]
+    network: str, model: str, shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recording = str(shared / "data" / "ami30" / "dev00.flac")
+    name = model if network == "resnet34" else "campplus"
     seconds = []
-    for _ in range(3):
+    for _ in range(4):
         started = time.perf_counter()
-        command = [sys.executable, "-c", CODE, model, recording]
+        command = [sys.executable, "-c", CODE, recording, name, str(tmp_path / "turns.rttm")]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         seconds.append(time.perf_counter() - started)
         assert done.returncode == 0, done.stderr[-2000:]
-    head, _, maps = done.stdout.partition("\n")
-    libraries = {line.split("/")[-1] for line in maps.splitlines() if ".so" in line}
+    libraries = {line.split("/")[-1] for line in done.stdout.splitlines() if ".so" in line}
     with capsys.disabled():
-        print(f"\n  a 30 s recording in a new process: {sorted(seconds)[1]:.2f} s (load and run: {head})")
+        print(f"\n  {network}: a 30 s recording in a new process, seconds: {', '.join(f'{s:.2f}' for s in seconds)}")
     assert any(name.startswith("libcuda.so") for name in libraries)
     loaded = [name for name in libraries if any(word in name.lower() for word in FORBIDDEN)]
     assert not loaded
-    assert sorted(seconds)[1] < 2.0
-
-
-def test_the_fast_mode_of_campplus_embeds_on_the_cpu(shared: Path) -> None:
-    own = Pipeline.from_pretrained("campplus", "cuda", "fast")
-    path = shared / "data" / "ami30" / "dev00.flac"
-    assert any("embeddings on the CPU" in note for note in own.notes)
-    assert own.diarize(path).turns == Pipeline.from_pretrained("campplus", "cpu", "fast").diarize(path).turns
+    assert "numba.cuda" not in done.stdout
+    # The first may still compile.
+    assert sorted(seconds[1:])[1] < 2.0
 
 
 def fail_once(lane: CudaLane) -> None:
     """Let the lane's next embedding write to address 0, which ends the driver's context."""
     embed = lane.embed
 
-    def broken(active: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    def broken(active: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         lane.embed = embed  # type: ignore[method-assign]
         lane._networks.gather.bind((8, 1, 1), 0, 0, 0, 0, 0, 400, 79_840)(lane._stream)
         return embed(active, weights)

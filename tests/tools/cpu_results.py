@@ -1,8 +1,8 @@
 """What the CPU backend finds in the shared recordings, for comparison on a machine where computing it is dear.
 
-    python tests/tools/cpu_results.py MODEL OUT
+    python tests/tools/cpu_results.py MODEL OUT [MODE]
 
-writes OUT/<recording>.npz: classes (C, 589); which slots have an embedding, and these, one a row; turns and speakers.
+writes OUT/<network>-<mode>/<recording>.npz: classes (C, 589); which slots have an embedding, and these, one a row; turns and speakers.
 tests/kernels/test_cuda_pipeline.py reads the folder that DIARIZE_CPU_RESULTS names.
 """
 
@@ -20,7 +20,7 @@ import diarize.pipeline
 from tests.conftest import shared_folder
 
 
-def main(model: str, out: Path) -> None:
+def main(model: str, out: Path, mode: str = "exact") -> None:
     """Write a file for each recording."""
     kept: dict[str, Any] = {}
     assemble = diarize.pipeline.assemble
@@ -30,7 +30,8 @@ def main(model: str, out: Path) -> None:
         return assemble(analysis, *rest)
 
     diarize.pipeline.assemble = spy
-    pipeline = diarize.pipeline.Pipeline.from_pretrained(model, "cpu")
+    pipeline = diarize.pipeline.Pipeline.from_pretrained(model, "cpu", mode)
+    out /= f"{pipeline.model.network.value}-{mode}"
     out.mkdir(parents=True, exist_ok=True)
     for path in sorted((shared_folder() / "data").rglob("*.flac")):
         result = pipeline.diarize(path)
@@ -48,4 +49,4 @@ def main(model: str, out: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])
