@@ -41,18 +41,23 @@ _DEFAULT_NAME = re.compile(r"default-sm(\d{1,2})(\d)")
 class Lookup:
     """What was chosen for a GPU, and why.
 
-    `source` is the first source, in their order, that any layer's choice came from, such as "tune file PATH",
-    "recipe nvidia-h200", "default sm90" or "portable"; `selection.origins` has the same words for each layer.
+    `sources` are those that layers in use took their choice from, in their order: "tune file PATH", "recipe
+    nvidia-h200", "default sm90" or "portable"; `selection.origins` has the same words for each layer.
     `tune_file` is the path that was looked for, "" for none, and `refused` why a file there was not used, "" where
     there was none or it was. `warnings` are sentences for the user. `missing` are layers that nothing can compute.
     """
 
     selection: Selection
-    source: str = PORTABLE
+    sources: tuple[str, ...] = ()
     tune_file: str = ""
     refused: str = ""
     warnings: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+
+    @property
+    def source(self) -> str:
+        """The first of the sources."""
+        return next(iter(self.sources), PORTABLE)
 
     @property
     def layers(self) -> dict[str, str]:
@@ -61,9 +66,10 @@ class Lookup:
 
     def summary(self) -> str:
         """How many layers each source decided, such as "21 layers from recipe nvidia-h200, 4 portable"."""
-        counts = Counter(self.selection.origins.get(layer, PORTABLE) for layer in in_use(self.selection))
+        counts = Counter(self.selection.origins[layer] for layer in in_use(self.selection))
         parts: list[str] = []
-        for origin, number in sorted(counts.items(), key=lambda item: item[0] == PORTABLE):
+        for origin in self.sources:
+            number = counts[origin]
             noun = f" layer{'s' if number > 1 else ''}" if not parts else ""
             parts.append(f"{number}{noun} {origin if origin == PORTABLE else f'from {origin}'}")
         return ", ".join(parts)
@@ -71,7 +77,7 @@ class Lookup:
     def lines(self) -> list[str]:
         """Each layer in use with its candidate and where that came from."""
         origins = self.selection.origins
-        return [f"{layer}: {chosen} ({origins.get(layer, PORTABLE)})" for layer, chosen in self.layers.items()]
+        return [f"{layer}: {chosen} ({origins[layer]})" for layer, chosen in self.layers.items()]
 
 
 def named_choice(by_batch: Mapping[int, Candidate]) -> str:
@@ -160,11 +166,12 @@ def look_up(
         else:
             table.take(recipe, origin)
     table.take_portable()
-    selection = Selection(table.choices, table.origins)
-    origins = [table.origins[layer] for layer in in_use(selection)]
-    source = min(origins, key=table.sources.index, default=PORTABLE)
+    chosen = [layer for layer in wanted if layer in table.choices]
+    selection = Selection({layer: table.choices[layer] for layer in chosen}, table.origins)
+    used = {table.origins[layer] for layer in in_use(selection)}
+    sources = tuple(origin for origin in table.sources if origin in used)
     missing = tuple(layer for layer in wanted if layer not in table.choices)
-    return Lookup(selection, source, str(named or tune_file or ""), refused, tuple(table.warnings), missing)
+    return Lookup(selection, sources, str(named or tune_file or ""), refused, tuple(table.warnings), missing)
 
 
 def fitting(path: Path, key: Key, shared_bytes: SharedBytes = shared_bytes) -> Recipe:

@@ -18,6 +18,8 @@ _KEY = ("device", "capability", "multiprocessors", "driver", "cuda", "numba_cuda
 _ENTRY = ("layer", "batch", "candidate", "version", "precision", "parameters", "median_us", "samples_us", "error",
           "runner_up")  # fmt: skip
 _VALIDATION = ("recording", "seconds", "der_change", "limit", "against")
+ACTIVATIONS = "activations of ResNet34"
+"""Group of the layers that hand each other activations in float16 ("half") or float32 ("float")."""
 _DEEPEST = 20
 LSTM_STACK = ("pyannet.lstm_input0", "pyannet.lstm_input", "pyannet.lstm", "pyannet.dense")
 """Layers that hand each other activations in the form of one LSTM precision."""
@@ -87,7 +89,7 @@ def joint_form(candidate: Candidate) -> tuple[str, str] | None:
     ResNet34's layers share the type of their activations in memory, those of the LSTM stack its precision.
     """
     if candidate.storage:
-        return "activations of ResNet34", candidate.storage
+        return ACTIVATIONS, candidate.storage
     if candidate.layer in LSTM_STACK:
         return "the LSTM stack", candidate.precision
     return None
