@@ -176,9 +176,7 @@ def _own_batch(batches: Iterable[int], own: int) -> int:
     return own if own in known else max(known)
 
 
-def _of_layer(
-    trials: Sequence[Trial], rules: Rules, fits: Callable[[Trial, Candidate], bool]
-) -> dict[int, Decision]:
+def _of_layer(trials: Sequence[Trial], rules: Rules, fits: Callable[[Trial, Candidate], bool]) -> dict[int, Decision]:
     """The winner at each batch size."""
     by_batch: dict[int, list[tuple[Candidate, Trial]]] = {}
     for trial in trials:
