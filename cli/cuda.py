@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from . import _tune
 from ._output import exit_codes, start_logging, write_stdout
 from ._tables import table
 
@@ -34,6 +35,7 @@ recipes_app = typer.Typer(
     **_SETTINGS,
 )
 app.add_typer(recipes_app, name="recipes")
+app.command("tune", short_help="Measure which candidate is the fastest on a GPU here.")(_tune.tune)
 
 Verbose = Annotated[int, typer.Option("-v", "--verbose", count=True, help="Say more; -vv with tracebacks.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]

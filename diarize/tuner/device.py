@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
 from ..backend.cuda_build import build
@@ -46,7 +45,6 @@ class DeviceBench:
         self._bank: FilterbankSites | None = None
         self._openers: dict[str, Open] = {}
         self._batch = 0
-        self.prepared_seconds = 0.0
 
     def build(self, wanted: Sequence[Candidate], compiling: Compiling | None) -> dict[tuple[str, str], Failure]:
         """See `Bench`."""
@@ -73,6 +71,11 @@ class DeviceBench:
     def _has_trunk(self) -> bool:
         return self._weights.network is EmbeddingNetwork.RESNET34
 
+    def ready(self, network: str) -> None:
+        """See `Bench`."""
+        if network not in self._openers:
+            self._openers[network] = self._prepare(network)
+
     def open(self, layer: TunedLayer, batch: int, parts: Parts) -> Site:
         """See `Bench`."""
         if batch != self._batch:
@@ -80,10 +83,7 @@ class DeviceBench:
                 self._stack.release()
             self._space.memory.trim()
             self._batch = batch
-        if layer.network not in self._openers:
-            started = time.perf_counter()
-            self._openers[layer.network] = self._prepare(layer.network)
-            self.prepared_seconds += time.perf_counter() - started
+        self.ready(layer.network)
         return self._openers[layer.network](layer, batch, parts)
 
     def _prepare(self, network: str) -> Open:

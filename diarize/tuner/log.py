@@ -24,11 +24,12 @@ FORMAT = 1
 
 @dataclass
 class Session:
-    """What a tuning session was about, and every trial so far."""
+    """What a tuning session was about, every trial so far, and the seconds that its stages took."""
 
     rules: Rules
     about: Mapping[str, Any] = field(default_factory=dict)
     trials: list[Trial] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
 
     def to_text(self) -> str:
         """As lines of JSON."""

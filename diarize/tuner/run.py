@@ -7,7 +7,9 @@ layer come before the layer, which may be computed by their winners.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from ..candidates import SEPARATE, Candidate, TunedLayer
@@ -81,14 +83,26 @@ def tune(
     """
     tasks = wish.tasks()
     work = _Work(bench, wish, session)
-    work.build({layer.id: layer for layer, _ in tasks}.values(), compiling)
+    with _clock(session, "compile"):
+        work.build({layer.id: layer for layer, _ in tasks}.values(), compiling)
     for number, (layer, batch) in enumerate(tasks):
         if heard is not None:
             heard(number, len(tasks), f"{layer.id}, {batch} window{'s' if batch > 1 else ''}")
-        work.site(layer, batch)
+        with _clock(session, "prepare"):
+            bench.ready(layer.network)
+        with _clock(session, "tune"):
+            work.site(layer, batch)
     if heard is not None:
         heard(len(tasks), len(tasks), "")
     return choose(session.trials, wish.rules)
+
+
+@contextmanager
+def _clock(session: Session, stage: str) -> Iterator[None]:
+    """Add the seconds of the body to a stage of the session."""
+    started = time.perf_counter()
+    yield
+    session.seconds[stage] = session.seconds.get(stage, 0.0) + time.perf_counter() - started
 
 
 class _Work:

@@ -113,6 +113,15 @@ class Bench(Protocol):
     def build(self, candidates: Sequence[Candidate], compiling: Compiling | None) -> dict[tuple[str, str], Failure]:
         """Compile what candidates need; gives those that do not compile by layer and name."""
 
+    def ready(self, network: str) -> None:
+        """Load what every site of a network needs: weights, and twins that the CPU or the float32 kernels compute.
+
+        Raises
+        ------
+        BackendError
+            The float32 kernels do not give the CPU's results.
+        """
+
     def open(self, layer: TunedLayer, batch: int, parts: Parts) -> Site:
         """The site of a layer at a batch size.
 

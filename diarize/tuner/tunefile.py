@@ -16,14 +16,22 @@ from .search import Outcome
 
 
 def known(path: Path, key: Key) -> tuple[Recipe | None, str]:
-    """The tune file at `path` if it fits the GPU, build and model of `key`; else None and why, "" where none is."""
+    """The tune file at `path` if it fits the GPU and build of `key`; else None and why, "" where none is.
+
+    It comes without the entries of networks that have other weights in `key`.
+    """
     if not path.is_file():
         return None, ""
     try:
-        recipe = fitting(path, key)
+        recipe = fitting(path, replace(key, models={}))
     except RecipeError as error:
         return None, str(error)
-    return (recipe, "") if recipe.kind == TUNE else (None, f"{path} is a {recipe.kind}, no tune file")
+    if recipe.kind != TUNE:
+        return None, f"{path} is a {recipe.kind}, no tune file"
+    models = {n: c for n, c in recipe.key.models.items() if key.models.get(n, c) == c}
+    gone = set(recipe.key.models) - set(models)
+    entries = tuple(entry for entry in recipe.entries if LAYERS[entry.layer].network not in gone)
+    return replace(recipe, key=replace(recipe.key, models=models), entries=entries), ""
 
 
 def lacking(recipe: Recipe, layers: Collection[str]) -> list[str]:
@@ -39,13 +47,7 @@ def compose(
     about: Mapping[str, Any],
     validated: Collection[Validation] = (),
 ) -> Recipe:
-    """The tune file of the choices, together with the entries of `before` for other layers.
-
-    Raises
-    ------
-    RecipeError
-        An older entry was validated with layers that are new now.
-    """
+    """The tune file of the choices, together with the entries of `before` for other layers."""
     fresh = [d.entry() for by_batch in outcome.decisions.values() for d in by_batch.values()]
     networks = {LAYERS[entry.layer].network for entry in fresh}
     models = {name: checksum for name, checksum in key.models.items() if name in networks}
