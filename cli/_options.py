@@ -67,6 +67,15 @@ Threads = Annotated[
         envvar="DIARIZE_THREADS",
     ),
 ]
+TuneFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="GPU: take the kernels that this tune file or recipe chooses; it must fit. [default: that of diarize cuda "
+        "tune, where it fits; see diarize devices]",
+        show_default=False,
+    ),
+]
 Verbose = Annotated[
     int,
     typer.Option(
@@ -75,7 +84,8 @@ Verbose = Annotated[
         count=True,
         metavar="",
         show_default=False,
-        help="-v: seconds per stage and peak memory. -vv: also debug messages, and tracebacks of errors.",
+        help="-v: seconds per stage, peak memory, and what chose the GPU's kernels. -vv: also each kernel, debug "
+        "messages, and tracebacks of errors.",
     ),
 ]
 Quiet = Annotated[

@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Request:
-    """The model, mode and number of threads that the user asked for."""
+    """The model, mode, number of threads and tune file that the user asked for."""
 
     model: str
     mode: str
     threads: int | None
+    tune_file: str | None = None
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,8 @@ class Workers:
             assert pipeline is not None
             return batch.run_here(pipeline, recordings, options, shown)
         # Every worker shall take the model that this machine takes.
-        setup = Setup(str(resolve(request.model)), self.first_device, request.mode, request.threads)
+        model = str(resolve(request.model))
+        setup = Setup(model, self.first_device, request.mode, request.threads, request.tune_file)
         if self.scheduler is None:
             return batch.run_in_processes(
                 setup, recordings, options, self.jobs, self.devices, not any_order, report=shown

@@ -30,6 +30,7 @@ def bench(
     device: _options.Device = "auto",
     mode: _options.StepMode = _options.Mode.exact,
     threads: _options.Threads = None,
+    tune_file: _options.TuneFile = None,
     files: Annotated[int | None, typer.Option(metavar="N", min=1, help="Only the first N files.")] = None,
     rounds: Annotated[
         int, typer.Option(metavar="N", min=1, help="Rounds; each is a fresh process of each system.")
@@ -111,7 +112,7 @@ def bench(
         check_device_name(device)
         others = [read_record(path) for path in against or ()]
         dataset = load_dataset(target[0]).first(files)
-        systems = [our_system(model, device, mode.value, threads)]
+        systems = [our_system(model, device, mode.value, threads, tune_file)]
         pythons, models = by_peer(peer_python, sys.executable), by_peer(peer_model, "")
         systems += [peer_system(name, pythons(name), models(name), device, mode.value) for name in peer or ()]
         if len({system.name for system in systems}) < len(systems):

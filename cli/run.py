@@ -24,6 +24,7 @@ from ._workers import Request, Workers
 
 if TYPE_CHECKING:
     from ..batch import Outcome
+    from ..engine import Engine
     from ..pipeline import Pipeline
     from ..types import Diarization
 
@@ -119,6 +120,7 @@ def run(
     scheduler: _run_options.Scheduler = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace result files that exist.")] = False,
     threads: _options.Threads = None,
+    tune_file: _options.TuneFile = None,
     verbose: _options.Verbose = 0,
     quiet: _options.Quiet = 0,
 ) -> None:
@@ -173,7 +175,9 @@ def run(
             say(f"error: {problem}")
         if known.warning and verbosity >= 0:
             say(f"warning: {known.warning}")
-        request = Request(model, mode.value, threads)
+        request = Request(
+            model, mode.value, threads, None if tune_file is None else str(tune_file.expanduser().absolute())
+        )
         pipeline = None
         if known.clips or not workers.elsewhere:
             pipeline = _load(request, workers.first_device, verbosity)
@@ -336,12 +340,24 @@ def _load(request: Request, device: str, verbosity: int) -> Pipeline:
     from ..pipeline import Pipeline
 
     with Compiling(verbosity) as compiling:
-        pipeline = Pipeline.from_pretrained(request.model, device, request.mode, request.threads, compiling)
+        pipeline = Pipeline.from_pretrained(
+            request.model, device, request.mode, request.threads, compiling, request.tune_file
+        )
     if verbosity >= 0:
         say(_setup(pipeline))
+        if verbosity >= 1:
+            _show_choices(pipeline.engine, verbosity)
         if pipeline.device.kind == "cpu" and _must_compile():
             say("first run: compiling for this processor takes some 20 s, once")
     return pipeline
+
+
+def _show_choices(engine: Engine, verbosity: int) -> None:
+    """What chose the kernels of a GPU, with `verbosity` 2 or more layer by layer."""
+    if engine.choices is not None:
+        say(f"choices: {engine.choices.summary()}")
+        for line in engine.choices.lines() if verbosity >= 2 else ():
+            say(f"choice: {line}")
 
 
 def _setup(pipeline: Pipeline) -> str:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from .analysis import Embedder, Segmenter, StretchResult, analyse
 from .backend.select import choose_device
+from .errors import OptionError
 from .hardware import Device
 from .model.weights import EmbeddingNetwork, ModelWeights
 from .stretches import Stretch
+
+if TYPE_CHECKING:
+    from .recipe_lookup import Lookup
 
 Compiling = Callable[[int, int], None]
 """Called from the calling thread with the number of GPU kernels that are compiled and of those wanted in all."""
@@ -24,7 +29,7 @@ class Engine(Protocol):
 
     `dimension` of the embeddings; `max_windows` of a stretch; `workers` threads that should call `analyse` at once;
     `shares` parts into which the end of a recording is cut; `recordings` to work on at once; `notes` on what was
-    chosen automatically.
+    chosen automatically. `choices`: what computes each layer on a GPU and why, None on the CPU.
     """
 
     device: Device
@@ -34,6 +39,7 @@ class Engine(Protocol):
     shares: int
     recordings: int
     notes: tuple[str, ...]
+    choices: Lookup | None
 
     def analyse(self, stretch: Stretch, step_samples: int) -> StretchResult:
         """Classes and embeddings of a stretch; may be called from several threads.
@@ -62,6 +68,7 @@ class CpuEngine:
         self.workers = self.shares = threads
         self.recordings = 1
         self.notes = notes
+        self.choices: Lookup | None = None
 
     def analyse(self, stretch: Stretch, step_samples: int) -> StretchResult:
         """Classes and embeddings of a stretch."""
@@ -78,23 +85,32 @@ def open_engine(
     grid: bool = False,
     threads: int | None = None,
     compiling: Compiling | None = None,
+    tune_file: Path | None = None,
 ) -> Engine:
     """The networks of a model on the device that `name` asks for; `grid` as in `modes.Plan`.
+
+    `tune_file` is one that must fit the GPU.
 
     Raises
     ------
     OptionError
-        The name is not one that is allowed.
+        The name is not one that is allowed, or a tune file is named for the CPU.
     BackendError
         The device asked for cannot be used.
+    RecipeError
+        The tune file does not fit.
     """
     count = threads or len(os.sched_getaffinity(0))
-    # CAM++ on a GPU is tested kernel by kernel, not yet as a pipeline on a card: only who asks for it gets it.
-    choice = choose_device(name, proven=weights.network is EmbeddingNetwork.RESNET34)
+    choice = choose_device(name)
     if choice.gpu is not None:
         from .engine_cuda import open_cuda
 
-        return open_cuda(choice.gpu, weights, grid, count, choice.notes, compiling)
+        return open_cuda(choice.gpu, weights, grid, count, choice.notes, compiling, tune_file)
+    if tune_file is not None:
+        reason = choice.notes[0] if choice.notes else "device cpu"
+        raise OptionError(
+            f"tune file {tune_file} is for a GPU, but this is {reason}; leave it out, or give --device cuda"
+        )
     from .backend.cpu import CpuBackend
     from .model.segmentation import SegmentationNetwork
 

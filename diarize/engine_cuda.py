@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from .backend.cuda_networks import ModelLayers
     from .candidates import Selection
     from .engine import Compiling, Engine
+    from .recipe_lookup import Lookup
 
 logger = logging.getLogger(__name__)
 
@@ -97,10 +99,12 @@ class CudaEngine:
         embed: SlotEmbedding,
         dimension: int,
         notes: tuple[str, ...] = (),
+        choices: Lookup | None = None,
     ) -> None:
         self.device = device
         self.dimension = dimension
         self.notes = notes
+        self.choices = choices
         self._start = start
         self._segmenter = segmenter
         self._repair = repair
@@ -254,31 +258,44 @@ def open_cuda(
     threads: int,
     notes: tuple[str, ...] = (),
     compiling: Compiling | None = None,
+    tune_file: Path | None = None,
 ) -> CudaEngine:
     """The networks of a model on `gpu`; compiles the kernels that are not in the cache. `grid` as in `modes.Plan`.
+
+    `tune_file` is one that must fit, instead of the user's own that may.
 
     Raises
     ------
     BackendError
         The GPU cannot be used.
+    RecipeError
+        The tune file that was named does not fit.
     """
     from .backend.cuda_build import build
     from .backend.cuda_driver import Gpu
-    from .backend.cuda_networks import ModelLayers, default_selection, overflowing, requests
+    from .backend.cuda_key import choices
+    from .backend.cuda_networks import ModelLayers, overflowing, requests
     from .engine import cpu_embedder, open_engine
+    from .model.checksums import network_checksums
+    from .recipe_parse import ACTIVATIONS
 
+    forced: dict[str, str] = {}
     segmentation = segmentation_layers(weights.segmentation)
     embed, dimension = embed_slots, DIMENSION
     if weights.network is EmbeddingNetwork.RESNET34:
         layers = ModelLayers(segmentation, log_mel_layer("hamming"), list(each_resnet34_layer(weights.embedding)))
         beyond = overflowing(layers.trunk)
         if beyond:
+            forced[ACTIVATIONS] = "float"
             notes = (*notes, f"embeddings with TF32: weights of {beyond[0]} exceed float16's range")
     else:
         layers = ModelLayers(segmentation, log_mel_layer("povey"), campplus=campplus_layers(weights.embedding))
         embed, dimension = embed_grid if grid else embed_frames, CAMPPLUS_DIMENSION
+    networks = ("fbank", "pyannet", weights.network.value)
+    found = choices(gpu, networks, lambda: network_checksums(weights), tune_file, forced)
+    logger.info("%s: %s", gpu, found.summary())
+    selection = found.selection
     driver = Gpu(gpu.index)
-    selection = default_selection(driver.capability)
     build(requests(selection, layers), driver.capability, compiling=compiling)
     opened = 0
 
@@ -304,7 +321,7 @@ def open_cuda(
     def rescue() -> Engine:
         return open_engine("cpu", weights, grid, threads)
 
-    return CudaEngine(gpu, start, segmenter, repair, rescue, embed, dimension, notes)
+    return CudaEngine(gpu, start, segmenter, repair, rescue, embed, dimension, notes, found)
 
 
 def _session(index: int, layers: ModelLayers, selection: Selection, restart: bool) -> Session:

@@ -6,6 +6,7 @@ It never prints and never touches the command line.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -37,11 +38,13 @@ from .rehearsal import rehearse
 from .spool import Source, seekable, stem
 from .stitch import LabelOrder
 from .stretches import Stretch, Stretcher
-from .types import Diarization, SpeakerBounds
+from .types import Diarization, KernelChoices, SpeakerBounds
 from .voices import THRESHOLDS, Voice, check_threshold, named
 
 if TYPE_CHECKING:
     from .batch import Outcome, Recording
+
+logger = logging.getLogger(__name__)
 
 Progress = Callable[[str, float, float | None], None]
 """Called from the calling thread with the stage, the seconds of audio done and the total where known."""
@@ -55,10 +58,12 @@ class Setup:
     device: str
     mode: str
     threads: int | None
+    tune_file: str | None = None
 
     def open(self) -> Pipeline:
         """The pipeline."""
-        return Pipeline.from_pretrained(self.model, self.device, self.mode, self.threads)
+        tune_file = self.tune_file
+        return Pipeline.from_pretrained(self.model, self.device, self.mode, self.threads, tune_file=tune_file)
 
 
 class Options(TypedDict, total=False):
@@ -98,8 +103,11 @@ class Pipeline:
         threads: int | None = None,
         notes: tuple[str, ...] = (),
         origin: str = "auto",
+        tune_file: str | None = None,
     ) -> None:
         self.engine = engine
+        choices = getattr(engine, "choices", None)
+        self.recipe = None if choices is None else KernelChoices(choices.source, choices.layers)
         self._clusterer = clusterer
         self.model = model
         self.model_name = model.name
@@ -108,7 +116,7 @@ class Pipeline:
         self.step_samples = plan(model.network, mode).step_samples
         self.threads = engine.workers
         self.notes = notes
-        self.setup = Setup(origin, str(engine.device), mode.value, threads)
+        self.setup = Setup(origin, str(engine.device), mode.value, threads, tune_file)
         self._turns = threading.BoundedSemaphore(engine.recordings)
 
     @classmethod
@@ -119,13 +127,16 @@ class Pipeline:
         mode: str = "exact",
         threads: int | None = None,
         compiling: Compiling | None = None,
+        tune_file: str | Path | None = None,
     ) -> Pipeline:
         """Load a model onto a device.
 
         `model`: "auto" (community-1 when installed, else campplus), "campplus", "community-1" or a model folder.
         `device`: "auto", "cpu", "cuda" or "cuda:N". `mode`: "exact" or "fast" (see `modes`). `threads`: worker
         threads on the CPU, by default one for each processor that this process may use. `compiling` hears how many of
-        the GPU's kernels are compiled, and how many must be, where the cache lacks some.
+        the GPU's kernels are compiled, and how many must be, where the cache lacks some. `tune_file`: a recipe or tune
+        file that chooses the GPU's kernels and must fit; by default the one that `diarize cuda tune` has written for
+        this GPU, where there is one that fits.
 
         Raises
         ------
@@ -135,6 +146,8 @@ class Pipeline:
             The model is missing or damaged.
         BackendError
             The device cannot be used.
+        RecipeError
+            The tune file that was named does not fit.
         """
         by_name = {item.value: item for item in Mode}
         if mode not in by_name:
@@ -151,11 +164,16 @@ class Pipeline:
         clusterer = Clusterer.of(weights, chosen.grid)
         if gpu is not None:
             rehearse(clusterer, chosen.step_samples)
-        engine = open_engine(device, weights, chosen.grid, count, compiling)
+        wanted = None if tune_file is None else Path(tune_file).expanduser()
+        engine = open_engine(device, weights, chosen.grid, count, compiling, wanted)
+        if engine.choices is not None:
+            for warning in engine.choices.warnings:
+                logger.warning("%s", warning)
         notes = engine.notes
         if str(model) == "auto":
             notes = (f"model {weights.name} (automatic)", *notes)
-        return cls(weights, engine, clusterer, by_name[mode], count, notes, str(resolve(model)))
+        path = None if wanted is None else str(wanted.absolute())
+        return cls(weights, engine, clusterer, by_name[mode], count, notes, str(resolve(model)), path)
 
     def diarize(
         self,
@@ -328,6 +346,7 @@ class Pipeline:
             },
             warnings=(*warnings, *parts.warnings),
             checksum=self.model.checksum,
+            recipe=self.recipe,
             offset=reader.offset,
             windows=parts.windows,
         )

@@ -6,6 +6,7 @@ N training embeddings, K clusters, T frames of the whole recording.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -115,6 +116,21 @@ class WindowEmbeddings:
 
 
 @dataclass(frozen=True)
+class KernelChoices:
+    """Which candidate of `diarize cuda candidates` computed each layer on a GPU, by the layer's id.
+
+    Where candidates differ by batch size (windows), both stand there, as in "1: a, 32: b". `source` is what decided
+    first: a tune file, a recipe, a default, or "portable".
+
+    >>> KernelChoices("recipe nvidia-h200", {"resnet34.conv1": "stem"}).layers["resnet34.conv1"]
+    'stem'
+    """
+
+    source: str
+    layers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Diarization:
     """Who spoke when in one recording.
 
@@ -122,8 +138,8 @@ class Diarization:
     in the order of `embeddings` (num_speakers, D) float64, rows of unit length, zero for a speaker without any.
     `duration` is the decoded length in seconds, which began at `offset` seconds of the recording: all times count from
     the recording's own start. `name` is the recording's file name without suffix, "" for samples. `windows` is there
-    when it was asked for. `warnings`: one sentence each. `checksum` is the model's, `recipe` names the recipe that
-    chose the kernels, "" where none did.
+    when it was asked for. `warnings`: one sentence each. `checksum` is the model's, `recipe` says which
+    kernels computed the networks, None on the CPU.
     """
 
     turns: tuple[Turn, ...]
@@ -137,7 +153,7 @@ class Diarization:
     timings: dict[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     checksum: str = ""
-    recipe: str = ""
+    recipe: KernelChoices | None = None
     name: str = ""
     offset: float = 0.0
     windows: WindowEmbeddings | None = field(default=None, repr=False)

@@ -33,12 +33,16 @@ def present_key(device: Device, models: Mapping[str, str]) -> Key:
 
 
 def choices(
-    device: Device, networks: Collection[str], models: Callable[[], Mapping[str, str]], tune_file: Path | None = None
+    device: Device,
+    networks: Collection[str],
+    models: Callable[[], Mapping[str, str]],
+    tune_file: Path | None = None,
+    forced: Mapping[str, str] | None = None,
 ) -> Lookup:
     """Which candidate computes each layer of `networks` on `device`, and why.
 
     `models` is called where there is a tune file, whose model is compared. `tune_file` names one that must fit;
-    without it the user's own is looked for (`recipe.tune_path`).
+    without it the user's own is looked for (`recipe.tune_path`). `forced` as in `recipe_lookup.look_up`.
 
     Raises
     ------
@@ -47,4 +51,4 @@ def choices(
     """
     own = tune_path(device)
     compared = models() if tune_file is not None or own.is_file() else {}
-    return look_up(present_key(device, compared), networks, tune_file, own)
+    return look_up(present_key(device, compared), networks, tune_file, own, forced=forced)

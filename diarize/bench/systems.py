@@ -27,10 +27,14 @@ class System:
     command: tuple[str, ...]
 
 
-def our_system(model: str, device: str, mode: str, threads: int | None) -> System:
+def our_system(model: str, device: str, mode: str, threads: int | None, tune_file: Path | None = None) -> System:
     """This project with these options."""
     command = [sys.executable, "-m", "diarize.bench.worker", "--model", model, "--device", device, "--mode", mode]
-    return System(OURS, tuple(command if threads is None else [*command, "--threads", str(threads)]))
+    if threads is not None:
+        command += ["--threads", str(threads)]
+    if tune_file is not None:
+        command += ["--tune-file", str(tune_file.expanduser().absolute())]
+    return System(OURS, tuple(command))
 
 
 def peer_system(name: str, python: str, model: str, device: str, mode: str) -> System:

@@ -1,6 +1,6 @@
 """This project as a process of its own: recordings are named on standard input, answers come on standard output.
 
-    python -m diarize.bench.worker --model MODEL --device DEVICE --mode MODE [--threads N]
+    python -m diarize.bench.worker --model MODEL --device DEVICE --mode MODE [--threads N] [--tune-file F]
 
 One JSON object a line. First {"event": "ready", ...}; then for each {"path": ...} one {"event": "result", "seconds",
 "duration", "turns", "stages"} or {"event": "error", "message"}. The seconds run from the path to the turns; neither
@@ -25,13 +25,16 @@ def main() -> None:
     for name in ("model", "device", "mode"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--tune-file")
     options = parser.parse_args()
     answers = _private_stdout()
     try:
         from .. import __version__
         from ..pipeline import Pipeline
 
-        pipeline = Pipeline.from_pretrained(options.model, options.device, options.mode, options.threads)
+        pipeline = Pipeline.from_pretrained(
+            options.model, options.device, options.mode, options.threads, tune_file=options.tune_file
+        )
     except DiarizeError as error:
         _send(answers, {"event": "error", "message": str(error)})
         return
@@ -46,7 +49,7 @@ def main() -> None:
         "runtime": device.runtime,
         "mode": options.mode,
         "threads": pipeline.threads,
-        "recipe": str(getattr(pipeline, "recipe", "") or ""),
+        "recipe": "" if pipeline.recipe is None else pipeline.recipe.source,
     }
     _send(answers, {"event": "ready", "about": about})
     for line in sys.stdin:

@@ -6,7 +6,8 @@ Schema history
 --------------
 diarize/1: file, duration, offset, model, model_checksum, device, mode, recipe, speakers, overlap, turns, exclusive,
 warnings, timings, versions. Times are in seconds from the recording's start; what was diarized begins at `offset` and
-lasts `duration`. `confidence` of a turn is from 0 to 1, null where there is none.
+lasts `duration`. `confidence` of a turn is from 0 to 1, null where there is none. `recipe` is null on the CPU; on a GPU
+it has `source`, what decided first which kernels ran, and `layers`, the kernel candidate of each layer.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import FormatError
-from ..types import Diarization, Turn
+from ..types import Diarization, KernelChoices, Turn
 from .text import legible
 
 SCHEMA = "diarize/1"
@@ -98,7 +99,7 @@ def format_json(result: Diarization, file_id: str) -> str:
         "model_checksum": result.checksum,
         "device": result.device,
         "mode": result.mode,
-        "recipe": result.recipe or None,
+        "recipe": None if result.recipe is None else _recipe(result.recipe),
         "speakers": [{"speaker": t.speaker, "seconds": _seconds(t.seconds), "turns": t.turns} for t in totals],
         "overlap": _seconds(overlap_seconds(result.turns)),
         "turns": _turns(result.turns),
@@ -171,7 +172,7 @@ def _result(document: Mapping[str, Any]) -> JsonResult:
         timings={name: float(value) for name, value in document["timings"].items()},
         warnings=tuple(str(sentence) for sentence in document["warnings"]),
         checksum=str(document["model_checksum"]),
-        recipe=str(document["recipe"] or ""),
+        recipe=_read_recipe(document["recipe"]),
         name=str(document["file"]),
         offset=float(document["offset"]),
     )
@@ -184,6 +185,16 @@ def _read_turns(items: Sequence[Mapping[str, Any]]) -> tuple[Turn, ...]:
         Turn(float(item["start"]), float(item["end"]), str(item["speaker"]), _optional(item["confidence"]))
         for item in items
     )
+
+
+def _recipe(recipe: KernelChoices) -> dict[str, Any]:
+    return {"source": recipe.source, "layers": dict(recipe.layers)}
+
+
+def _read_recipe(item: Any) -> KernelChoices | None:
+    if item is None:
+        return None
+    return KernelChoices(str(item["source"]), {str(layer): str(name) for layer, name in item["layers"].items()})
 
 
 def _optional(value: Any) -> float | None:
