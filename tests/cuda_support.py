@@ -44,21 +44,24 @@ def _simulate(script: str, speed: str) -> dict[str, dict[str, float]]:
 
 
 @cache
-def _ptx(key: str, factory: str, items: tuple[tuple[str, Any], ...]) -> tuple[Any, str]:
+def _ptx(key: str, factory: str, items: tuple[tuple[str, Any], ...], old: bool) -> tuple[Any, str]:
     from diarize.backend.cuda_compile import compile_ptx
     from diarize.candidates import Request
 
     made = Request(factory, dict(items)).make()
     kernel = getattr(made, "kernel", made)
-    return kernel, compile_ptx(kernel, kernel.capability)
+    return kernel, compile_ptx(kernel, kernel.capability if old else max(kernel.capability, (8, 0)))
 
 
 def assembled(request: Any, capability: tuple[int, int]) -> Any:
-    """The kernel of `request` compiled for its lowest capability and assembled for `capability`."""
+    """The kernel of `request` compiled for its lowest capability and assembled for `capability`.
+
+    PTX for capabilities below 8.0 is rewritten, so that newer ones start from 8.0.
+    """
     from diarize.backend.cuda_compile import architecture, assemble
 
     items = tuple(sorted(request.parameters.items()))
-    kernel, ptx = _ptx(repr((request.factory, items)), request.factory, items)
+    kernel, ptx = _ptx(repr((request.factory, items)), request.factory, items, capability < (8, 0))
     return assemble(kernel.name, ptx, architecture(kernel, capability))
 
 

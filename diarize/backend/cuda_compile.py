@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..candidates import Request
 from ..errors import BackendError
+from .cuda_turing import lower, needs_lowering
 
 if TYPE_CHECKING:
     from ..kernels.spec import Kernel
@@ -77,10 +78,11 @@ def architecture(kernel: Kernel, capability: tuple[int, int]) -> str:
 
 @cache
 def source_digest() -> str:
-    """Hash of every kernel source, of this module and of the compilers' versions."""
+    """Hash of every kernel source, of this module and the one that rewrites PTX, and of the compilers' versions."""
     digest = hashlib.sha256()
     package = Path(__file__).resolve().parents[1]
-    for path in [*sorted((package / "kernels").glob("*.py")), Path(__file__)]:
+    own = [package / "backend" / name for name in ("cuda_compile.py", "cuda_turing.py")]
+    for path in [*sorted((package / "kernels").glob("*.py")), *own]:
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     for distribution in _COMPILERS:
         try:
@@ -106,12 +108,13 @@ def default_folder() -> Path:
 
 
 def compile_ptx(kernel: Kernel, capability: tuple[int, int]) -> str:
-    """PTX of a kernel, made by numba-cuda and NVVM; no GPU is touched.
+    """PTX of a kernel, made by numba-cuda and NVVM, rewritten where the GPU is older; no GPU is touched.
 
     Raises
     ------
     BackendError
-        numba-cuda is not installed, or the kernel does not run on this compute capability.
+        numba-cuda is not installed, the kernel does not run on this compute capability, or it has an instruction that
+        cannot be rewritten for it.
     """
     target = architecture(kernel, capability)
     try:
@@ -135,7 +138,8 @@ def compile_ptx(kernel: Kernel, capability: tuple[int, int]) -> str:
     ptx, _ = cuda.compile(
         kernel.function, signature, device=False, abi="numba", cc=cc, output="ptx", launch_bounds=bounds
     )
-    return ptx if isinstance(ptx, str) else ptx.decode()
+    text = ptx if isinstance(ptx, str) else ptx.decode()
+    return lower(text, kernel.name) if needs_lowering(capability) else text
 
 
 @cache

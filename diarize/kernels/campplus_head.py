@@ -33,7 +33,7 @@ from .ptx import (
     udiv32,
     unpack_half2,
 )
-from .spec import Kernel
+from .spec import Kernel, lowest_capability
 from .split_pack import pack_split
 from .unroll import static_range, unroll
 
@@ -85,7 +85,7 @@ def make_cam_mean() -> Kernel:
                 total += sums[i * 80 + tid]
             mean[item * 80 + tid] = total / float32(count)
 
-    return Kernel(name, cam_mean, "fwwf", 640, 0, 1, (8, 0))
+    return Kernel(name, cam_mean, "fwwf", 640, 0, 1)
 
 
 def make_cam_stem() -> Kernel:
@@ -157,29 +157,39 @@ def make_cam_stem() -> Kernel:
                 for q in static_range(4):
                     stg128(y, to + q * 8, rest[4 * q], rest[4 * q + 1], rest[4 * q + 2], rest[4 * q + 3])
 
-    return Kernel(name, stem, "fwwffhi", 256, 0, 2, (8, 0))
+    return Kernel(name, stem, "fwwffhi", 256, 0, 2)
 
 
-def make_cam_conv(stride: int, size: int, residual: bool, relu: bool) -> Kernel:
+def make_cam_conv(stride: int, size: int, residual: bool, relu: bool, passes: int = 1) -> Kernel:
     """Convolution of 32 to 32 channels, `size` 3 (padding 1) or 1, `stride` over rows only.
 
     Arguments: x (2, rows in, columns, 32), packed weights, bias (32), residual, y (2, rows, columns, 32), item, flag,
     rows in, rows, columns. Grid (columns / 64, rows / 4), four warps, a row each. The flag becomes 1 where an output
-    leaves float16's range.
+    leaves float16's range. With two `passes`, for GPUs with little shared memory, the block's right half comes after
+    its left half.
     """
-    STRIDE = stride
+    assert passes in (1, 2)
+    PASSES = passes
     SIZE = size
     HALO = size // 2
-    COLUMNS = TILE_COLUMNS + size - 1
-    ROWS = stride * (TILE_ROWS - 1) + size
+    WIDTH = TILE_COLUMNS // passes
+    COLUMNS = WIDTH + size - 1
+    # Rows between are left out where no tap reads them.
+    BETWEEN = stride if size == 1 else 1
+    STRIDE = stride // BETWEEN
+    BLOCK_STRIDE = stride
+    ROWS = STRIDE * (TILE_ROWS - 1) + size
+    BLOCKS = WIDTH // 16
+    NACC = 16 * BLOCKS
     UNITS = ROWS * COLUMNS * 4
     PITCH = 40
     RESIDUAL = int(residual)
     RELU = int(relu)
     LOW = ROWS * COLUMNS * PITCH
-    step = make_split_step([m * 16 * PITCH for m in range(4)], LOW, 4)
-    fill = make_fill(64)
+    step = make_split_step([m * 16 * PITCH for m in range(BLOCKS)], LOW, 4)
+    fill = make_fill(NACC)
     name = f"cam_conv_k{size}_s{stride}" + ("_res" if residual else "") + ("_relu" if relu else "")
+    name += "" if passes == 1 else "_passes2"
 
     @unroll(name=name)
     def conv(x, weights, bias, res, y, item, flag, rows_in, rows, columns):
@@ -188,82 +198,86 @@ def make_cam_conv(stride: int, size: int, residual: bool, relu: bool) -> Kernel:
         else:
             sm = cuda.shared.array(0, float16, alignment=128)
         tid = int32(cuda.threadIdx.x)
-        x0 = int32(cuda.blockIdx.x * 64)
         y0 = int32(cuda.blockIdx.y * 4)
-        p = tid
-        while p < UNITS:
-            pixel = int32(p >> 2)
-            unit = int32((p & 3) * 8)
-            r = udiv32(pixel, COLUMNS)
-            gy = int32(y0 * STRIDE + r - HALO)
-            gx = int32(x0 + pixel - r * COLUMNS - HALO)
-            inside = (gy >= 0) & (gy < rows_in) & (gx >= 0) & (gx < columns)
-            at = (int64(gy) * columns + gx) * 32 + unit
-            there = int32(16) if inside else int32(0)
-            cp_async16(sm, pixel * PITCH + unit, x, at if inside else int64(0), there)
-            at += int64(rows_in) * columns * 32
-            cp_async16(sm, LOW + pixel * PITCH + unit, x, at if inside else int64(0), there)
-            p = int32(p + 128)
-        cp_async_commit()
-        cp_async_wait0()
-        cuda.syncthreads()
         lane = int32(tid & 31)
         warp = int32(tid >> 5)
-        a = int32((warp * (STRIDE * COLUMNS) + (lane & 15)) * PITCH + ((lane >> 4) << 3))
-        w = int64(lane * 8)
-        acc = cuda.local.array(64, float32)
-        fill(acc)
-        # The count is hidden, so that the loop stays rolled: unrolled, the loads of all taps would be in flight.
-        left = int32(SIZE * SIZE)
-        across = int32(SIZE)
-        while left > 0:
-            step(acc, sm, a, weights, w)
-            step(acc, sm, a + 16, weights, w + 1024)
-            w += 2048
-            a = int32(a + PITCH)
-            across = int32(across - 1)
-            if across == 0:
-                across = int32(SIZE)
-                a = int32(a + (COLUMNS - SIZE) * PITCH)
-            left = int32(opaque32(left) - 1)
-        row = int32(y0 + warp)
-        channel = int32((lane & 3) * 8)
+        acc = cuda.local.array(NACC, float32)
         top = cuda.local.array(1, int32)
         top[0] = int32(0)
-        v = cuda.local.array(8, float32)
-        r4 = cuda.local.array(4, int32)
-        rest = cuda.local.array(4, int32)
-        lows = int64(rows) * columns * 32
-        if row < rows:
-            for m in static_range(4):
-                for half in static_range(2):
-                    column = int32(x0 + m * 16 + half * 8 + (lane >> 2))
-                    if column < columns:
-                        to = (int64(row) * columns + column) * 32 + channel
-                        for j in static_range(4):
-                            v[2 * j] = acc[(m * 4 + j) * 4 + half * 2] + bias[channel + 2 * j]
-                            v[2 * j + 1] = acc[(m * 4 + j) * 4 + half * 2 + 1] + bias[channel + 2 * j + 1]
-                        if RESIDUAL:
-                            r4[0], r4[1], r4[2], r4[3] = ldg128(res, to)
-                            rest[0], rest[1], rest[2], rest[3] = ldg128(res, to + lows)
+        for turn in static_range(PASSES):
+            if turn > 0:
+                cuda.syncthreads()
+            x0 = int32(cuda.blockIdx.x * 64 + turn * WIDTH)
+            p = tid
+            while p < UNITS:
+                pixel = int32(p >> 2)
+                unit = int32((p & 3) * 8)
+                r = udiv32(pixel, COLUMNS)
+                gy = int32(y0 * BLOCK_STRIDE + r * BETWEEN - HALO)
+                gx = int32(x0 + pixel - r * COLUMNS - HALO)
+                inside = (gy >= 0) & (gy < rows_in) & (gx >= 0) & (gx < columns)
+                at = (int64(gy) * columns + gx) * 32 + unit
+                there = int32(16) if inside else int32(0)
+                cp_async16(sm, pixel * PITCH + unit, x, at if inside else int64(0), there)
+                at += int64(rows_in) * columns * 32
+                cp_async16(sm, LOW + pixel * PITCH + unit, x, at if inside else int64(0), there)
+                p = int32(p + 128)
+            cp_async_commit()
+            cp_async_wait0()
+            cuda.syncthreads()
+            a = int32((warp * (STRIDE * COLUMNS) + (lane & 15)) * PITCH + ((lane >> 4) << 3))
+            w = int64(lane * 8)
+            fill(acc)
+            # The count is hidden, so that the loop stays rolled: unrolled, the loads of all taps would be in flight.
+            left = int32(SIZE * SIZE)
+            across = int32(SIZE)
+            while left > 0:
+                step(acc, sm, a, weights, w)
+                step(acc, sm, a + 16, weights, w + 1024)
+                w += 2048
+                a = int32(a + PITCH)
+                across = int32(across - 1)
+                if across == 0:
+                    across = int32(SIZE)
+                    a = int32(a + (COLUMNS - SIZE) * PITCH)
+                left = int32(opaque32(left) - 1)
+            row = int32(y0 + warp)
+            channel = int32((lane & 3) * 8)
+            v = cuda.local.array(8, float32)
+            r4 = cuda.local.array(4, int32)
+            rest = cuda.local.array(4, int32)
+            lows = int64(rows) * columns * 32
+            if row < rows:
+                for m in static_range(BLOCKS):
+                    for half in static_range(2):
+                        column = int32(x0 + m * 16 + half * 8 + (lane >> 2))
+                        if column < columns:
+                            to = (int64(row) * columns + column) * 32 + channel
                             for j in static_range(4):
-                                even, odd = unpack_half2(r4[j])
-                                even_low, odd_low = unpack_half2(rest[j])
-                                v[2 * j] += even + even_low
-                                v[2 * j + 1] += odd + odd_low
-                        for j in static_range(4):
-                            if RELU:
-                                v[2 * j] = max(v[2 * j], float32(0.0))
-                                v[2 * j + 1] = max(v[2 * j + 1], float32(0.0))
-                            r4[j], rest[j] = split_half2(v[2 * j], v[2 * j + 1])
-                        if item[column] < 0:
+                                v[2 * j] = acc[(m * 4 + j) * 4 + half * 2] + bias[channel + 2 * j]
+                                v[2 * j + 1] = acc[(m * 4 + j) * 4 + half * 2 + 1] + bias[channel + 2 * j + 1]
+                            if RESIDUAL:
+                                r4[0], r4[1], r4[2], r4[3] = ldg128(res, to)
+                                rest[0], rest[1], rest[2], rest[3] = ldg128(res, to + lows)
+                                for j in static_range(4):
+                                    even, odd = unpack_half2(r4[j])
+                                    even_low, odd_low = unpack_half2(rest[j])
+                                    v[2 * j] += even + even_low
+                                    v[2 * j + 1] += odd + odd_low
                             for j in static_range(4):
-                                r4[j] = int32(0)
-                                rest[j] = int32(0)
-                        for j in static_range(4):
-                            top[0] = hmax2_nan(top[0], r4[j] & 0x7FFF7FFF)
-                        stg128(y, to, r4[0], r4[1], r4[2], r4[3])
-                        stg128(y, to + lows, rest[0], rest[1], rest[2], rest[3])
+                                if RELU:
+                                    v[2 * j] = max(v[2 * j], float32(0.0))
+                                    v[2 * j + 1] = max(v[2 * j + 1], float32(0.0))
+                                r4[j], rest[j] = split_half2(v[2 * j], v[2 * j + 1])
+                            if item[column] < 0:
+                                for j in static_range(4):
+                                    r4[j] = int32(0)
+                                    rest[j] = int32(0)
+                            for j in static_range(4):
+                                top[0] = hmax2_nan(top[0], r4[j] & 0x7FFF7FFF)
+                            stg128(y, to, r4[0], r4[1], r4[2], r4[3])
+                            stg128(y, to + lows, rest[0], rest[1], rest[2], rest[3])
         raise_flag(top, flag)
 
-    return Kernel(name, conv, "hhfhhwwiii", 128, 2 * LOW * 2, 2, (8, 0))
+    shared = 2 * LOW * 2
+    return Kernel(name, conv, "hhfhhwwiii", 128, shared, 2, lowest_capability(shared))

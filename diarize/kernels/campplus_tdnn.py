@@ -64,7 +64,7 @@ def pack_context(first: np.ndarray, bias1: np.ndarray, second: np.ndarray, bias2
     return np.concatenate([first.T.ravel(), bias1, second.T.ravel(), bias2]).astype(np.float32)
 
 
-def make_cam_product(mode: str) -> Kernel:
+def make_cam_product(mode: str, min_blocks: int = 0) -> Kernel:
     """Products of 64 rows by 128 outputs a block of four warps (32 outputs for mode "taps").
 
     Mode "norm": inputs are ReLU(scale * x + shift) of float32 x (rows, pitch), exact to 22 bits; outputs get a bias
@@ -74,7 +74,8 @@ def make_cam_product(mode: str) -> Kernel:
     and after of x (rows, 128); outputs are multiplied by the gates of the row's part.
 
     Arguments: x, scale, shift, packed weights, bias, gates (parts, 32), part, out, flag, pitch, chunks of 32 inputs,
-    rows, blocks of eight outputs, out pitch, out column, relu, extra. Grid (rows / 64, outputs / 128).
+    rows, blocks of eight outputs, out pitch, out column, relu, extra. Grid (rows / 64, outputs / 128). `min_blocks`
+    blocks share a multiprocessor's registers, 0 for the mode's own number.
     """
     NORM = int(mode in ("norm", "transit"))
     HALF = int(mode == "norm")
@@ -96,7 +97,7 @@ def make_cam_product(mode: str) -> Kernel:
     )
     fill = make_fill(BLOCKS * COLUMNS * 4)
     NACC = BLOCKS * COLUMNS * 4
-    name = f"cam_product_{mode}"
+    name = f"cam_product_{mode}" + (f"_m{min_blocks}" if min_blocks else "")
 
     @unroll(name=name)
     def product(
@@ -241,7 +242,7 @@ def make_cam_product(mode: str) -> Kernel:
         raise_flag(top, flag)
 
     arguments = ("f" if NORM else "h") + "ffhffw" + ("h" if HALF else "f") + "w" + "i" * 8
-    return Kernel(name, product, arguments, 128, 2 * BUFFER * 2, 2 if HEAD else 3, (8, 0))
+    return Kernel(name, product, arguments, 128, 2 * BUFFER * 2, min_blocks or (2 if HEAD else 3))
 
 
 def make_cam_context() -> Kernel:
@@ -316,7 +317,7 @@ def make_cam_context() -> Kernel:
                 gates[at * 32 + tid] = float32(1.0) / (float32(1.0) + math.exp(-total))
             cuda.syncthreads()
 
-    return Kernel(name, context, "hwfff", 512, 0, 2, (8, 0))
+    return Kernel(name, context, "hwfff", 512, 0, 2)
 
 
 def make_cam_statistics() -> Kernel:
@@ -356,7 +357,7 @@ def make_cam_statistics() -> Kernel:
                 out[item * 1024 + channel] = mean
                 out[item * 1024 + 512 + channel] = sqrt_rn(total / float32(length - 1))
 
-    return Kernel(name, statistics, "fwf", 512, 0, 2, (8, 0))
+    return Kernel(name, statistics, "fwf", 512, 0, 2)
 
 
 def make_cam_dense() -> Kernel:
@@ -381,4 +382,4 @@ def make_cam_dense() -> Kernel:
             total += row[int32(i)] * weights[int32(i) * 192 + tid]
         out[item * 192 + tid] = max(total + bias[tid], float32(0.0))
 
-    return Kernel(name, dense, "ffff", 192, 0, 4, (8, 0))
+    return Kernel(name, dense, "ffff", 192, 0, 4)

@@ -1,12 +1,12 @@
-"""3x3 convolution, stride 1 or 2, for every GPU from compute capability 8.0 on: cp.async, ldmatrix and mma.sync.
+"""3x3 convolution, stride 1 or 2, for every GPU from compute capability 7.5 on: cp.async, ldmatrix and mma.sync.
 
 NHWC float16, float32 sums, fused bias, residual and ReLU. A block computes tile_rows x tile_columns output pixels by
 tile_n channels. The input halo tile of tile_k channels comes to shared memory once and serves all nine taps: a tap
 only shifts the ldmatrix row addresses. Packed weights stream through three buffers, one tap and channel part each.
 
 Shared memory: pixel rows of tile_k halves, 16-byte units swizzled by the pixel number; the row pitch is a multiple of
-8 pixels, so that a shift by rows keeps the swizzle. Sizes at which the defaults of `portable_tile` fit the 99 KB of
-compute capability 8.6.
+8 pixels, so that a shift by rows keeps the swizzle. The tiles of `portable_tile` fit the 99 KB of compute capability
+8.6, or the 64 KB of 7.5.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .ptx import (
     udiv32,
     umod32,
 )
-from .spec import Conv, Kernel
+from .spec import Conv, Kernel, lowest_capability
 from .unroll import static_range, unroll
 
 
@@ -217,7 +217,7 @@ def make_conv_mma(
                     finish8(acc, (m * NTL + gq * 4) * 4 + half * 2, words, 0, y, at, gq * 32, ok, top)
         raise_flag(top, flag)
 
-    kernel = Kernel(name, conv, "hhfhhwiiii", NT, SMEM, min_blocks, (8, 0))
+    kernel = Kernel(name, conv, "hhfhhwiiii", NT, SMEM, min_blocks, lowest_capability(SMEM))
     return Conv(
         kernel,
         c_in,
@@ -230,8 +230,13 @@ def make_conv_mma(
     )
 
 
-def portable_tile(c_in: int, stride: int) -> dict[str, int]:
-    """Tile parameters that fit 99 KB of shared memory, by input channels and stride; not measured for each GPU."""
+def portable_tile(c_in: int, stride: int, shared_bytes: int = 99 * 1024) -> dict[str, int]:
+    """Tile parameters by input channels and stride, for GPUs that give a block 99 KB of shared memory, or 64 KB.
+
+    They are chosen to fit, not measured on each GPU.
+    """
+    if shared_bytes < 99 * 1024:
+        return _small_tile(c_in, stride)
     if stride == 2:
         return {"tile_rows": 2, "tile_columns": 32, "tile_k": 64 if c_in == 64 else 32, "warps_m": 4}
     if c_in == 32:
@@ -239,3 +244,15 @@ def portable_tile(c_in: int, stride: int) -> dict[str, int]:
     if c_in == 64:
         return {"tile_rows": 4, "tile_columns": 64, "warps_m": 8}
     return {"tile_rows": 4, "tile_columns": 32, "warps_m": 4}
+
+
+def _small_tile(c_in: int, stride: int) -> dict[str, int]:
+    """Tiles of at most 64 KB, which is also all that a multiprocessor of compute capability 7.5 has."""
+    if stride == 2:
+        return {"tile_rows": 2, "tile_columns": 32, "tile_k": 32, "warps_m": 4, "warps_n": 2}
+    if c_in == 32:
+        return {"tile_rows": 4, "tile_columns": 48, "tile_n": 32, "tile_k": 32, "min_blocks": 2}
+    if c_in == 64:
+        return {"tile_rows": 4, "tile_columns": 32, "warps_m": 4, "warps_n": 2}
+    rows, columns = (4, 32) if c_in == 128 else (2, 64)
+    return {"tile_rows": rows, "tile_columns": columns, "tile_k": 32, "warps_m": 4, "warps_n": 2}

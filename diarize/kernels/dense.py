@@ -29,7 +29,7 @@ from .ptx import (
     umod32,
     warp_sync,
 )
-from .spec import Kernel
+from .spec import Kernel, lowest_capability
 from .split_pack import pack_split
 from .unroll import static_range, unroll
 
@@ -48,21 +48,29 @@ def pack_dense_bias(biases: tuple[np.ndarray, np.ndarray, np.ndarray]) -> np.nda
     return np.concatenate([*biases, [0.0]]).astype(np.float32)
 
 
-def make_dense(low: bool) -> Kernel:
+def make_dense(low: bool, pieces: int = 1) -> Kernel:
     """Arguments: hidden states (rows, 256, or 512 with `low` parts), packed weights, biases (264), classes (windows,
     steps) bytes, flag, steps, windows, padded windows. Row = step * padded + window. Grid (rows / 64).
 
-    The lowest of equally probable classes wins. The flag becomes 1 where a score is not finite.
+    The lowest of equally probable classes wins. The flag becomes 1 where a score is not finite. With two `pieces`, for
+    GPUs with less than 66 KB of shared memory a block, one half of the hidden states comes after the other.
     """
     IN = 512 if low else 256
     PARTS = 2 if low else 1
-    PITCH = 264
+    assert pieces in (1, 2)
+    PIECES = pieces
+    PIECE = 256 // pieces
+    PITCH = PIECE + 8
+    # Lanes that copy a row, and rows that a warp copies at a time.
+    LANES = 32 // pieces
+    SHIFT = 5 if pieces == 1 else 4
+    STEPS = 16 // pieces
     LOW = 16 * PITCH
     first_step = make_split_step([0], LOW, 16, low)
     next_step = make_split_step([0], LOW, 16)
     last_step = make_split_step([0], LOW, 1)
     fill, fill_last = make_fill(64), make_fill(4)
-    name = f"dense_x{1 + low}"
+    name = f"dense_x{1 + low}" + ("" if pieces == 1 else "_pieces2")
 
     @unroll(name=name)
     def dense(x, weights, bias, classes, flag, steps, windows, padded):
@@ -76,28 +84,35 @@ def make_dense(low: bool) -> Kernel:
         own = int32(warp * (2 * LOW))
         row0 = int32(cuda.blockIdx.x * 64 + warp * 16)
         limit = int32(steps * padded)
-        for part in static_range(PARTS):
-            for i in range(16):
-                # A warp copies one row's 256 halves at a time.
-                source = int32(row0 + int32(i))
-                there = int32(16) if source < limit else int32(0)
-                to = int32(own + part * LOW + int32(i) * PITCH + lane * 8)
-                cp_async16(sm, to, x, int64(source if source < limit else 0) * IN + part * 256 + lane * 8, there)
-        cp_async_commit()
-        cp_async_wait0()
-        warp_sync()
         a = int32(own + (lane & 15) * PITCH + ((lane >> 4) << 3))
         acc = cuda.local.array(64, float32)
         w = int64(lane * 8)
+        fill(acc)
+        unit = int32((lane & (LANES - 1)) * 8)
+        for piece in static_range(PIECES):
+            if piece > 0:
+                warp_sync()
+            for part in static_range(PARTS):
+                for i in range(STEPS):
+                    row = int32(int32(i) * PIECES + (lane >> SHIFT))
+                    source = int32(row0 + row)
+                    there = int32(16) if source < limit else int32(0)
+                    column = part * 256 + piece * PIECE + unit
+                    to = int32(own + part * LOW + row * PITCH + unit)
+                    cp_async16(sm, to, x, int64(source if source < limit else 0) * IN + column, there)
+            cp_async_commit()
+            cp_async_wait0()
+            warp_sync()
+            for s in range(STEPS):
+                first_step(acc, sm, a + int32(s) * 16, weights, w)
+                w += 4096
         to = int32(own + (lane >> 2) * PITCH + (lane & 3) * 2)
         for layer in static_range(2):
-            fill(acc)
-            for s in range(16 if layer == 0 else 8):
-                if layer == 0:
-                    first_step(acc, sm, a + int32(s) * 16, weights, w)
-                else:
+            if layer == 1:
+                fill(acc)
+                for s in range(8):
                     next_step(acc, sm, a + int32(s) * 16, weights, w)
-                w += 4096
+                    w += 4096
             warp_sync()
             for j in static_range(16):
                 b0 = bias[layer * 128 + j * 8 + (lane & 3) * 2]
@@ -139,4 +154,5 @@ def make_dense(low: bool) -> Kernel:
                 if total * float32(0.0) != float32(0.0):
                     flag[0] = 1
 
-    return Kernel(name, dense, "hhfbwiii", 128, 4 * 2 * LOW * 2, 2, (8, 0))
+    shared = 4 * 2 * LOW * 2
+    return Kernel(name, dense, "hhfbwiii", 128, shared, 2, lowest_capability(shared))

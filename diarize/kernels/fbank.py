@@ -166,7 +166,7 @@ def make_fbank() -> Kernel:
                     total += power[start + int32(j)] * mel[int32(j) * 80 + band]
                 out[int64(frame) * 80 + band] = math.log(max(total, floor))
 
-    return Kernel(name, fbank, "fffwffiis", 256, 0, 2, (8, 0))
+    return Kernel(name, fbank, "fffwffiis", 256, 0, 2)
 
 
 def make_window_mean() -> Kernel:
@@ -196,4 +196,4 @@ def make_window_mean() -> Kernel:
                 total += sums[i * 80 + tid]
             mean[window * 80 + tid] = total / float32(count)
 
-    return Kernel(name, window_mean, "ffii", 640, 0, 1, (8, 0))
+    return Kernel(name, window_mean, "ffii", 640, 0, 1)

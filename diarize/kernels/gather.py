@@ -34,4 +34,4 @@ def make_gather() -> Kernel:
         if (cuda.blockIdx.x == 0) & (tid < 80):
             y_mean[place * 80 + tid] = mean[window * 80 + tid]
 
-    return Kernel(name, gather, "ffwffii", 256, 0, 1, (8, 0))
+    return Kernel(name, gather, "ffwffii", 256, 0, 1)

@@ -94,7 +94,7 @@ def make_linear_partial(part: int = 256) -> Kernel:
                 at = int32((int32(cuda.blockIdx.z) * rows + r) * outputs + o0 + column)
                 stg128f(out, at, acc[i * 4], acc[i * 4 + 1], acc[i * 4 + 2], acc[i * 4 + 3])
 
-    return Kernel(name, partial, "fffiii", 256, 0, 2, (7, 5))
+    return Kernel(name, partial, "fffiii", 256, 0, 2)
 
 
 def make_linear_total() -> Kernel:
@@ -112,4 +112,4 @@ def make_linear_total() -> Kernel:
             out[row * outputs + column] = value + bias[column]
             column = int32(column + 256)
 
-    return Kernel(name, total, "fffiii", 256, 0, 1, (7, 5))
+    return Kernel(name, total, "fffiii", 256, 0, 1)

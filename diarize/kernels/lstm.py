@@ -29,6 +29,7 @@ from .ptx import (
     float32,
     int32,
     int64,
+    ldg128f,
     load_recurrent,
     make_cells,
     make_fill,
@@ -39,7 +40,7 @@ from .ptx import (
     make_store_gates,
     sts128,
 )
-from .spec import Kernel
+from .spec import Kernel, lowest_capability
 from .unroll import static_range, unroll
 
 ROW_TILE = 128
@@ -132,7 +133,9 @@ def make_lstm_input(
         part = int32((block >> 2) * 8 + (block & 3) * 2 + wm)
         store(acc, added, gates, group * 8192 + part * (WORDS * 32 * LANE) + lane * LANE)
 
-    return Kernel(name, product, "hhff" if float_gates else "hhfh", 128, stages * 2 * TILE * 2, 2)
+    shared = stages * 2 * TILE * 2
+    arguments = "hhff" if float_gates else "hhfh"
+    return Kernel(name, product, arguments, 128, shared, 2, lowest_capability(shared))
 
 
 def make_lstm_recurrence(
@@ -142,14 +145,17 @@ def make_lstm_recurrence(
     write_low: bool,
     float_gates: bool = True,
     low_shared: bool = True,
+    staged: bool = True,
 ) -> Kernel:
     """All time steps of both directions: a block of 256 threads owns `windows` (8, 16 or 32) windows of one direction.
 
     Arguments: gates, recurrent weights (high parts, low parts), hidden states out (time * padded windows,
     256, or 512 with `write_low`), steps, padded windows (a multiple of `windows`). Grid (padded windows / windows, 2).
     The low parts of the weights, 128 KB, lie in shared memory; without `low_shared`, for GPUs that have less, they are
-    read from the second-level cache at every step.
+    read from the second-level cache at every step. Gates of the next steps wait in shared memory; without `staged`,
+    for GPUs without asynchronous copies, those of the next step wait in registers.
     """
+    assert staged or (float_gates and not low_shared)
     BLOCKS = windows // 8
     NB = windows
     OUT = 512 if write_low else 256
@@ -162,8 +168,9 @@ def make_lstm_recurrence(
     weights_size = 65536 if exact_weights and low_shared else 0
     limit = (227 if low_shared else 99) * 1024
     stages = next(s for s in (4, 2) if 2 * (GATES + s * STAGE + weights_size) <= limit)
+    STAGED = int(staged)
     AHEAD = stages - 1
-    RING = stages * STAGE
+    RING = stages * STAGE * STAGED
     WEIGHTS = GATES + RING
     RESIDENT = int(weights_size > 0)
     load_gates = make_load_gates(BLOCKS, float_gates)
@@ -181,7 +188,7 @@ def make_lstm_recurrence(
     PITCH = STATE_PITCH
     name = (
         f"lstm_recurrence_n{windows}_w{1 + exact_weights}_h{1 + exact_state}_o{1 + write_low}"
-        f"_{'f32' if float_gates else 'f16'}_s{stages}"
+        f"_{'f32' if float_gates else 'f16'}_{f's{stages}' if staged else 'ahead'}"
     ) + ("" if low_shared else "_cache")
 
     @unroll(name=name)
@@ -209,20 +216,29 @@ def make_lstm_recurrence(
             if z < GATES:
                 sts128(sm, z, 0, 0, 0, 0)
         # Gates are staged by the lane that reads them: no barrier.
-        staged = int32(GATES + w * (WORDS * 256) + lane * 8)
+        place = int32(GATES + w * (WORDS * 256) + lane * 8)
         direction = int32(1) - int32(2) * d
         t0 = int32(d * (steps - 1))
         step_size = int64(padded) * 1024
         move = direction * step_size
         source = t0 * step_size + int64(bx * BLOCKS) * GROUP + (d * 8 + w) * PART + lane * LANE
-        for s in static_range(AHEAD):
-            if s < steps:
-                for n in static_range(BLOCKS):
-                    for j in static_range(WORDS):
-                        at = staged + s * STAGE + (n * 8 * WORDS + j) * 256
-                        cp_async16(sm, at, gates, source + (n * GROUP + j * NEXT), 16)
-                source += move
-            cp_async_commit()
+        if STAGED:
+            for s in static_range(AHEAD):
+                if s < steps:
+                    for n in static_range(BLOCKS):
+                        for j in static_range(WORDS):
+                            at = place + s * STAGE + (n * 8 * WORDS + j) * 256
+                            cp_async16(sm, at, gates, source + (n * GROUP + j * NEXT), 16)
+                    source += move
+                cp_async_commit()
+        else:
+            coming = cuda.local.array(SUMS, float32)
+            for n in static_range(BLOCKS):
+                for j in static_range(WORDS):
+                    k = (j * BLOCKS + n) * 4
+                    word = ldg128f(gates, source + (n * GROUP + j * NEXT))
+                    coming[k], coming[k + 1], coming[k + 2], coming[k + 3] = word
+            source += move
         reads = int32((lane & 7) * PITCH + ((lane >> 3) << 3))
         writes = int32((lane & 3) * (2 * PITCH) + w * 16 + ((lane >> 2) << 1))
         lows = int64(WEIGHTS + w * 8192 + lane * 8)
@@ -232,15 +248,26 @@ def make_lstm_recurrence(
         now = int32(0)
         ahead = int32(AHEAD * STAGE)
         for s in range(steps):
-            if s + AHEAD < steps:
-                for n in static_range(BLOCKS):
-                    for j in static_range(WORDS):
-                        at = staged + ahead + (n * 8 * WORDS + j) * 256
-                        cp_async16(sm, at, gates, source + (n * GROUP + j * NEXT), 16)
-                source += move
-            cp_async_commit()
-            wait()
-            load_gates(acc, sm, staged + now)
+            if STAGED:
+                if s + AHEAD < steps:
+                    for n in static_range(BLOCKS):
+                        for j in static_range(WORDS):
+                            at = place + ahead + (n * 8 * WORDS + j) * 256
+                            cp_async16(sm, at, gates, source + (n * GROUP + j * NEXT), 16)
+                    source += move
+                cp_async_commit()
+                wait()
+                load_gates(acc, sm, place + now)
+            else:
+                for k in static_range(SUMS):
+                    acc[k] = coming[k]
+                if s + 1 < steps:
+                    for n in static_range(BLOCKS):
+                        for j in static_range(WORDS):
+                            k = (j * BLOCKS + n) * 4
+                            word = ldg128f(gates, source + (n * GROUP + j * NEXT))
+                            coming[k], coming[k + 1], coming[k + 2], coming[k + 3] = word
+                    source += move
             cuda.syncthreads()
             if RESIDENT:
                 product(acc, held, sm, reads + buffer, sm, lows)
@@ -254,7 +281,9 @@ def make_lstm_recurrence(
             if now == RING:
                 now = int32(0)
 
-    return Kernel(name, recurrence, "fhhhii" if float_gates else "hhhhii", 256, 2 * (WEIGHTS + weights_size), 1)
+    arguments = "fhhhii" if float_gates else "hhhhii"
+    shared = 2 * (WEIGHTS + weights_size)
+    return Kernel(name, recurrence, arguments, 256, shared, 1, lowest_capability(shared))
 
 
 def make_lstm_interleaved(windows: int, exact_weights: bool, exact_state: bool, write_low: bool) -> Kernel:
@@ -364,4 +393,5 @@ def make_lstm_interleaved(windows: int, exact_weights: bool, exact_state: bool, 
         cuda.syncthreads()
         cells(sums_b, cells_b, sm, writes + SECOND, out, target + SECONDOUT)
 
-    return Kernel(name, recurrence, "fhhhii", 256, 2 * (WEIGHTS + weights_size), 1)
+    shared = 2 * (WEIGHTS + weights_size)
+    return Kernel(name, recurrence, "fhhhii", 256, shared, 1, lowest_capability(shared))

@@ -59,7 +59,7 @@ def make_wave_moments(part: int = 16000) -> Kernel:
                 partial[at] = mean
                 partial[at + 1] = sums[0]
 
-    return Kernel(name, moments, "ffiii", 256, 0, 4, (8, 0))
+    return Kernel(name, moments, "ffiii", 256, 0, 4)
 
 
 def make_merge() -> Kernel:
@@ -94,7 +94,7 @@ def make_merge() -> Kernel:
             out[at] = mean
             out[at + channels] = weight[channel] / sqrt_rn(squares / float32(rows) + float32(EPS))
 
-    return Kernel(name, merge, "fffiiii", 128, 0, 4, (8, 0))
+    return Kernel(name, merge, "fffiiii", 128, 0, 4)
 
 
 def make_norm_split(low: bool = True) -> Kernel:
@@ -134,4 +134,4 @@ def make_norm_split(low: bool = True) -> Kernel:
             if LOW:
                 stg128(out, to + 64, rest[0], rest[1], rest[2], rest[3])
 
-    return Kernel(name, norm_split, "fffhii", 256, 0, 4, (8, 0))
+    return Kernel(name, norm_split, "fffhii", 256, 0, 4)

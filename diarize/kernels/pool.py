@@ -98,7 +98,7 @@ def make_pool(channels: int = 256) -> Kernel:
                 for j in range(8):
                     mean[j] = means[own + j]
 
-    return Kernel(name, pool, "hfwfii", 256, 0, 2, (8, 0))
+    return Kernel(name, pool, "hfwfii", 256, 0, 2)
 
 
 def make_pool_f32(channels: int = 256) -> Kernel:
@@ -131,4 +131,4 @@ def make_pool_f32(channels: int = 256) -> Kernel:
         stats[out] = mean
         stats[out + H * C] = sqrt_rn(total / (v1 - v2 / v1 + float32(EPS)))
 
-    return Kernel(name, pool, "ffwfii", channels, 0, 1, (7, 5))
+    return Kernel(name, pool, "ffwfii", channels, 0, 1)

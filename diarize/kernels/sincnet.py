@@ -34,7 +34,7 @@ from .ptx import (
     tid_x_again,
     udiv32,
 )
-from .spec import Kernel
+from .spec import Kernel, lowest_capability
 from .split_pack import pack_split
 from .unroll import static_range, unroll
 
@@ -66,20 +66,30 @@ def pack_conv(weight: np.ndarray, pitch: int) -> np.ndarray:
     return pack_split(padded.reshape(c_out, taps * pitch), 64)
 
 
-def make_sinc() -> Kernel:
+def make_sinc(passes: int = 1) -> Kernel:
     """Filter outputs of 64 positions a block of four warps: two groups of 32 positions by even and odd filters.
 
     Arguments: samples, packed taps, out (positions, 80), positions, number of samples. Position p is centred on sample
     10 p + 125. Symmetry halves the products: x[c + k] + x[c - k] meets the even taps, the difference the odd ones.
+    With two `passes`, for GPUs with less than 70 KB of shared memory a block, even filters come before odd ones and a
+    warp has 16 positions.
     """
-    # Halves of a position: even high, even low, odd high, odd low parts of 128 taps; 8 more keep rows on other banks.
-    PITCH = 520
+    assert passes in (1, 2)
+    PASSES = passes
+    # Halves of a position: even high, even low, odd high, odd low parts of 128 taps, or one pass's of them; 8 more keep
+    # rows on other banks.
+    PITCH = 512 // passes + 8
+    ODD = 256 if passes == 1 else 0
     NSAMPLES = 896
     SCALE = _SAMPLE_SCALE
     UNSCALE = 1.0 / _SAMPLE_SCALE
-    step = make_split_step([0, 16 * PITCH], 128, 5)
-    fill = make_fill(40)
-    name = "sinc_p64"
+    BLOCKS = 2 // passes
+    ROWS = 16 * BLOCKS
+    GROUPS = 2 * passes
+    step = make_split_step([m * 16 * PITCH for m in range(BLOCKS)], 128, 5)
+    fill = make_fill(20 * BLOCKS)
+    NACC = 20 * BLOCKS
+    name = "sinc_p64" if passes == 1 else "sinc_p64_passes2"
 
     @unroll(name=name)
     def sinc(x, weights, out, positions, samples):
@@ -99,43 +109,49 @@ def make_sinc() -> Kernel:
                 value = x[source]
             xs[place] = value
         cuda.syncthreads()
-        k = int32((tid & 63) * 2)
-        for i in range(32):
-            row = int32(int32(i) * 2 + (tid >> 6))
-            centre = int32(row * 10 + 129)
-            middle = xs[centre]
-            a0 = xs[centre + 1 + k]
-            a1 = xs[centre + 2 + k]
-            b0 = xs[centre - 1 - k]
-            b1 = xs[centre - 2 - k]
-            e0 = ((a0 - middle) + (b0 - middle)) * float32(SCALE)
-            e1 = ((a1 - middle) + (b1 - middle)) * float32(SCALE)
-            high, low = split_half2(e0, e1)
-            sts32(sm, row * PITCH + k, high)
-            sts32(sm, row * PITCH + 128 + k, low)
-            high, low = split_half2((a0 - b0) * float32(SCALE), (a1 - b1) * float32(SCALE))
-            sts32(sm, row * PITCH + 256 + k, high)
-            sts32(sm, row * PITCH + 384 + k, low)
-        cuda.syncthreads()
         lane = int32(tid & 31)
-        rows = int32(((tid >> 5) & 1) * 32)
-        odd = int32(tid >> 6)
-        a = int32((rows + (lane & 15)) * PITCH + odd * 256 + ((lane >> 4) << 3))
-        w = int64(odd * 10240 + lane * 8)
-        acc = cuda.local.array(40, float32)
-        fill(acc)
-        for s in static_range(8):
-            step(acc, sm, a + s * 16, weights, w + s * 1280)
-        for m in static_range(2):
-            for half in static_range(2):
-                position = int32(p0 + rows + m * 16 + half * 8 + (lane >> 2))
-                if position < positions:
-                    at = int32(position * 80 + odd * 40 + (lane & 3) * 2)
-                    for j in static_range(5):
-                        out[at + j * 8] = acc[(m * 5 + j) * 4 + half * 2] * float32(UNSCALE)
-                        out[at + j * 8 + 1] = acc[(m * 5 + j) * 4 + half * 2 + 1] * float32(UNSCALE)
+        acc = cuda.local.array(NACC, float32)
+        for turn in static_range(PASSES):
+            if turn > 0:
+                cuda.syncthreads()
+            k = int32((tid & 63) * 2)
+            for i in range(32):
+                row = int32(int32(i) * 2 + (tid >> 6))
+                centre = int32(row * 10 + 129)
+                middle = xs[centre]
+                a0 = xs[centre + 1 + k]
+                a1 = xs[centre + 2 + k]
+                b0 = xs[centre - 1 - k]
+                b1 = xs[centre - 2 - k]
+                if turn == 0:
+                    e0 = ((a0 - middle) + (b0 - middle)) * float32(SCALE)
+                    e1 = ((a1 - middle) + (b1 - middle)) * float32(SCALE)
+                    high, low = split_half2(e0, e1)
+                    sts32(sm, row * PITCH + k, high)
+                    sts32(sm, row * PITCH + 128 + k, low)
+                if turn == PASSES - 1:
+                    high, low = split_half2((a0 - b0) * float32(SCALE), (a1 - b1) * float32(SCALE))
+                    sts32(sm, row * PITCH + ODD + k, high)
+                    sts32(sm, row * PITCH + ODD + 128 + k, low)
+            cuda.syncthreads()
+            rows = int32(((tid >> 5) & (GROUPS - 1)) * ROWS)
+            odd = int32(turn if PASSES == 2 else tid >> 6)
+            a = int32((rows + (lane & 15)) * PITCH + odd * ODD + ((lane >> 4) << 3))
+            w = int64(odd * 10240 + lane * 8)
+            fill(acc)
+            for s in static_range(8):
+                step(acc, sm, a + s * 16, weights, w + s * 1280)
+            for m in static_range(BLOCKS):
+                for half in static_range(2):
+                    position = int32(p0 + rows + m * 16 + half * 8 + (lane >> 2))
+                    if position < positions:
+                        at = int32(position * 80 + odd * 40 + (lane & 3) * 2)
+                        for j in static_range(5):
+                            out[at + j * 8] = acc[(m * 5 + j) * 4 + half * 2] * float32(UNSCALE)
+                            out[at + j * 8 + 1] = acc[(m * 5 + j) * 4 + half * 2 + 1] * float32(UNSCALE)
 
-    return Kernel(name, sinc, "fhfii", 128, SINC_TILE * PITCH * 2, 3, (8, 0))
+    shared = SINC_TILE * PITCH * 2
+    return Kernel(name, sinc, "fhfii", 128, shared, 3, lowest_capability(shared + 4 * NSAMPLES))
 
 
 def make_rectify_pool() -> Kernel:
@@ -206,31 +222,42 @@ def make_rectify_pool() -> Kernel:
                     partial[at32 + 80] = total
             cuda.syncthreads()
 
-    return Kernel(name, rectify_pool, "ffffffsiiii", 320, 0, 3, (8, 0))
+    return Kernel(name, rectify_pool, "ffffffsiiii", 320, 0, 3)
 
 
-def make_conv_pool(channels: int, taps: int = 5) -> Kernel:
+def make_conv_pool(channels: int, taps: int = 5, passes: int = 1) -> Kernel:
     """Norm and leaky ReLU of the input, convolution over time, largest of three adjacent outputs, and their moments.
 
     Arguments: x (windows, rows in, channels), norm (windows, 2, channels), norm bias (channels), packed weights, bias
     (64), out (windows, rows, 64), partial (windows, tiles, 2, 64), rows in, rows, tiles. Grid (tiles, windows). A block
     of eight warps computes 64 pooled rows by 64 channels from 192 convolution rows; a warp has three blocks of 16
     rows, row r of block i being position 3 r + i, so that the largest of three stays in one lane. Weights come from
-    the caches, a word of fragments a lane.
+    the caches, a word of fragments a lane. With two `passes`, for GPUs with less than 87 KB of shared memory a block,
+    half of the rows come after the others.
     """
     assert channels % 16 == 0
+    assert passes in (1, 2)
     C = channels
     TAPS = taps
+    PASSES = passes
     UNITS = channels // 8
     GROUP = 256 // UNITS
-    ROWS = 192 + taps - 1
+    # Convolution rows and pooled rows a pass.
+    TAKEN = 192 // passes
+    POOLED = 64 // passes
+    ROWS = TAKEN + taps - 1
     PITCH = channels + 8
     LOW = ROWS * PITCH
     STEPS = channels // 16
     NTILE = 64 * 65
-    step = make_split_step([0, PITCH, 2 * PITCH], LOW, 4)
-    fill = make_fill(48)
-    name = f"conv_pool_c{channels}_t{taps}"
+    # Warps by rows and columns: 4 x 2 of 16 x 32 pooled outputs, or 2 x 4 of 16 x 16.
+    WARPS = 4 // passes
+    SHIFT = 2 if passes == 1 else 1
+    COLUMNS = 4 // passes
+    NACC = 12 * COLUMNS
+    step = make_split_step([0, PITCH, 2 * PITCH], LOW, COLUMNS)
+    fill = make_fill(NACC)
+    name = f"conv_pool_c{channels}_t{taps}" + ("" if passes == 1 else "_passes2")
 
     @unroll(name=name)
     def conv_pool(x, norm, nbias, weights, bias, out, partial, rows_in, rows, tiles):
@@ -240,78 +267,82 @@ def make_conv_pool(channels: int, taps: int = 5) -> Kernel:
             sm = cuda.shared.array(0, float16)
         else:
             sm = cuda.shared.array(0, float16, alignment=128)
-        tid = int32(cuda.threadIdx.x)
-        tile = int32(cuda.blockIdx.x)
-        window = int32(cuda.blockIdx.y)
-        row = udiv32(tid, UNITS)
-        unit = int32((tid - row * UNITS) * 8)
-        if row < GROUP:
-            v = cuda.local.array(8, float32)
-            mean = cuda.local.array(8, float32)
-            scale = cuda.local.array(8, float32)
-            shift = cuda.local.array(8, float32)
-            high = cuda.local.array(4, int32)
-            low = cuda.local.array(4, int32)
-            for k in static_range(2):
-                j = int32(window * 2 * C + unit + k * 4)
-                mean[k * 4], mean[k * 4 + 1], mean[k * 4 + 2], mean[k * 4 + 3] = ldg128f(norm, j)
-                scale[k * 4], scale[k * 4 + 1], scale[k * 4 + 2], scale[k * 4 + 3] = ldg128f(norm, j + C)
-                shift[k * 4], shift[k * 4 + 1], shift[k * 4 + 2], shift[k * 4 + 3] = ldg128f(nbias, unit + k * 4)
-            while row < ROWS:
-                source = int32(tile * 192 + row)
-                if source < rows_in:
-                    at = (int64(window) * rows_in + source) * C + unit
-                    v[0], v[1], v[2], v[3] = ldg128f(x, at)
-                    v[4], v[5], v[6], v[7] = ldg128f(x, at + 4)
-                    for k in static_range(8):
-                        v[k] = leaky((v[k] - mean[k]) * scale[k] + shift[k])
-                else:
-                    for k in static_range(8):
-                        v[k] = float32(0.0)
-                for k in static_range(4):
-                    high[k], low[k] = split_half2(v[2 * k], v[2 * k + 1])
-                to = int32(row * PITCH + unit)
-                sts128(sm, to, high[0], high[1], high[2], high[3])
-                sts128(sm, to + LOW, low[0], low[1], low[2], low[3])
-                row = int32(opaque32(row) + GROUP)
-        cuda.syncthreads()
-        lane = int32(tid & 31)
-        warp = int32(tid >> 5)
-        wr = int32((warp & 3) * 16)
-        wc = int32(warp >> 2)
-        a = int32((wr + (lane & 15)) * (3 * PITCH) + ((lane >> 4) << 3))
-        w = int64(wc * 1024 + lane * 8)
-        acc = cuda.local.array(48, float32)
-        fill(acc)
-        # The count of steps is hidden, so that the loop stays rolled: unrolled, the loads of all steps would be in
-        # flight and run out of registers.
-        inner = int32(STEPS)
-        left = int32(TAPS * STEPS)
-        while left > 0:
+        acc = cuda.local.array(NACC, float32)
+        for turn in static_range(PASSES):
+            if turn > 0:
+                cuda.syncthreads()
+            tid = tid_x_again()
+            tile = ctaid_x_again()
+            window = ctaid_y_again()
+            row = udiv32(tid, UNITS)
+            unit = int32((tid - row * UNITS) * 8)
+            if row < GROUP:
+                v = cuda.local.array(8, float32)
+                mean = cuda.local.array(8, float32)
+                scale = cuda.local.array(8, float32)
+                shift = cuda.local.array(8, float32)
+                high = cuda.local.array(4, int32)
+                low = cuda.local.array(4, int32)
+                for k in static_range(2):
+                    j = int32(window * 2 * C + unit + k * 4)
+                    mean[k * 4], mean[k * 4 + 1], mean[k * 4 + 2], mean[k * 4 + 3] = ldg128f(norm, j)
+                    scale[k * 4], scale[k * 4 + 1], scale[k * 4 + 2], scale[k * 4 + 3] = ldg128f(norm, j + C)
+                    shift[k * 4], shift[k * 4 + 1], shift[k * 4 + 2], shift[k * 4 + 3] = ldg128f(nbias, unit + k * 4)
+                while row < ROWS:
+                    source = int32(tile * 192 + turn * TAKEN + row)
+                    if source < rows_in:
+                        at = (int64(window) * rows_in + source) * C + unit
+                        v[0], v[1], v[2], v[3] = ldg128f(x, at)
+                        v[4], v[5], v[6], v[7] = ldg128f(x, at + 4)
+                        for k in static_range(8):
+                            v[k] = leaky((v[k] - mean[k]) * scale[k] + shift[k])
+                    else:
+                        for k in static_range(8):
+                            v[k] = float32(0.0)
+                    for k in static_range(4):
+                        high[k], low[k] = split_half2(v[2 * k], v[2 * k + 1])
+                    to = int32(row * PITCH + unit)
+                    sts128(sm, to, high[0], high[1], high[2], high[3])
+                    sts128(sm, to + LOW, low[0], low[1], low[2], low[3])
+                    row = int32(opaque32(row) + GROUP)
             cuda.syncthreads()
-            step(acc, sm, a, weights, w)
-            a = int32(a + 16)
-            w += 2048
-            inner = int32(inner - 1)
-            if inner == 0:
-                inner = int32(STEPS)
-                a = int32(a + (PITCH - C))
-            left = int32(opaque32(left) - 1)
-        # Read again, so that no address of what follows takes a register in the loop.
+            lane = int32(tid & 31)
+            warp = int32(tid >> 5)
+            wr = int32((warp & (WARPS - 1)) * 16)
+            wc = int32(warp >> SHIFT)
+            a = int32((wr + (lane & 15)) * (3 * PITCH) + ((lane >> 4) << 3))
+            w = int64(wc * (256 * COLUMNS) + lane * 8)
+            fill(acc)
+            # The count of steps is hidden, so that the loop stays rolled: unrolled, the loads of all steps would be in
+            # flight and run out of registers.
+            inner = int32(STEPS)
+            left = int32(TAPS * STEPS)
+            while left > 0:
+                cuda.syncthreads()
+                step(acc, sm, a, weights, w)
+                a = int32(a + 16)
+                w += 2048
+                inner = int32(inner - 1)
+                if inner == 0:
+                    inner = int32(STEPS)
+                    a = int32(a + (PITCH - C))
+                left = int32(opaque32(left) - 1)
+            # Read again, so that no address of what follows takes a register in the loop.
+            tid = tid_x_again()
+            lane = int32(tid & 31)
+            wr = int32(((tid >> 5) & (WARPS - 1)) * 16 + turn * POOLED)
+            wc = int32((tid >> 5) >> SHIFT)
+            for j in static_range(COLUMNS):
+                for i in static_range(4):
+                    column = int32(wc * (8 * COLUMNS) + j * 8 + (lane & 3) * 2 + i % 2)
+                    k = j * 4 + i
+                    value = max(max(acc[k], acc[4 * COLUMNS + k]), acc[8 * COLUMNS + k])
+                    at32 = int32((wr + (lane >> 2)) * 65 + wc * (8 * COLUMNS) + (lane & 3) * 2)
+                    sts32(pooled, at32 + (i // 2) * 520 + j * 8 + i % 2, f32_bits(value + bias[column]))
+        cuda.syncthreads()
         tid = tid_x_again()
         tile = ctaid_x_again()
         window = ctaid_y_again()
-        lane = int32(tid & 31)
-        wr = int32(((tid >> 5) & 3) * 16)
-        wc = int32(tid >> 7)
-        for j in static_range(4):
-            for i in static_range(4):
-                column = int32(wc * 32 + j * 8 + (lane & 3) * 2 + i % 2)
-                value = max(max(acc[j * 4 + i], acc[16 + j * 4 + i]), acc[32 + j * 4 + i])
-                at32 = int32((wr + (lane >> 2)) * 65 + wc * 32 + (lane & 3) * 2)
-                sts32(pooled, at32 + (i // 2) * 520 + j * 8 + i % 2, f32_bits(value + bias[column]))
-        cuda.syncthreads()
-        tid = tid_x_again()
         column = int32(tid & 63)
         part = int32(tid >> 6)
         count = int32(min(64, int32(rows - tile * 64)))
@@ -340,4 +371,5 @@ def make_conv_pool(channels: int, taps: int = 5) -> Kernel:
                 partial[at32 + 64] = total
             cuda.syncthreads()
 
-    return Kernel(name, conv_pool, "fffhfffiii", 256, 2 * LOW * 2, 2, (8, 0))
+    shared = 2 * LOW * 2
+    return Kernel(name, conv_pool, "fffhfffiii", 256, shared, 2, lowest_capability(shared + 4 * (NTILE + 256)))

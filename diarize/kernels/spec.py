@@ -10,6 +10,16 @@ import numpy as np
 
 from .unroll import Unrolled
 
+TURING = (7, 5)
+"""The lowest compute capability of any kernel."""
+TURING_SHARED_BYTES = 64 * 1024
+"""Shared memory that a block of compute capability 7.5 gets at most; a multiprocessor has no more."""
+
+
+def lowest_capability(shared_bytes: int) -> tuple[int, int]:
+    """Lowest compute capability of a portable kernel with so much shared memory a block, static and dynamic."""
+    return TURING if shared_bytes <= TURING_SHARED_BYTES else (8, 0)
+
 
 @dataclass(frozen=True)
 class Kernel:
@@ -28,7 +38,7 @@ class Kernel:
     threads: int
     shared_bytes: int = 0
     min_blocks: int = 1
-    capability: tuple[int, int] = (8, 0)
+    capability: tuple[int, int] = TURING
     architecture_specific: bool = False
     early_start: bool = False
 

@@ -150,7 +150,7 @@ def make_stem() -> Kernel:
             row = int32(row + 1)
         raise_flag(top, flag)
 
-    return Kernel(name, stem, "ffwfhwiiiii", 256, 0, 3, (8, 0))
+    return Kernel(name, stem, "ffwfhwiiiii", 256, 0, 3)
 
 
 def pack_stem_f32(weight: np.ndarray) -> np.ndarray:
@@ -196,4 +196,4 @@ def make_stem_f32() -> Kernel:
                     flag[0] = int32(1)
                 y[at + j] = max(acc[j], float32(0.0))
 
-    return Kernel(name, stem, "fffffwiiiii", 256, 0, 1, (7, 5))
+    return Kernel(name, stem, "fffffwiiiii", 256, 0, 1)

@@ -64,7 +64,7 @@ def convolve(x: np.ndarray, weight: np.ndarray, stride: int) -> np.ndarray:
     return out
 
 
-def convolution(stride: int, size: int, residual: bool, relu: bool) -> dict[str, float]:
+def convolution(stride: int, size: int, residual: bool, relu: bool, passes: int = 1) -> dict[str, float]:
     """One convolution; free columns become zero."""
     rows_in = 5 * stride
     x = pairs(rows_in, COLUMNS, 32) * VALID[:, None].astype(np.float16)
@@ -74,8 +74,8 @@ def convolution(stride: int, size: int, residual: bool, relu: bool) -> dict[str,
     added = pairs(rows, COLUMNS, 32)
     y, flag = unwritten(2, rows, COLUMNS, 32, dtype=np.float16), np.zeros(1, np.int32)
     launch(
-        head.make_cam_conv(stride, size, residual, relu), (2, -(-rows // 4)), x.ravel(), head.pack_conv(weight), bias,
-        added.ravel(), y, LAYOUT.item, flag, rows_in, rows, COLUMNS,
+        head.make_cam_conv(stride, size, residual, relu, passes), (2, -(-rows // 4)), x.ravel(),
+        head.pack_conv(weight), bias, added.ravel(), y, LAYOUT.item, flag, rows_in, rows, COLUMNS,
     )  # fmt: skip
     value = x.astype(np.float64).sum(0)
     expected = convolve(value, weight, stride) + bias + (added.astype(np.float64).sum(0) if residual else 0)
@@ -160,6 +160,7 @@ if __name__ == "__main__":
         {
             "stem": stem,
             "strided": lambda: convolution(2, 3, False, True),
+            "strided in passes": lambda: convolution(2, 3, False, True, 2),
             "outer": lambda: convolution(1, 3, True, True),
             "transit": lambda: product("transit"),
             "head": lambda: product("head"),

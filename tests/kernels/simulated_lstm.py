@@ -12,7 +12,9 @@ from diarize.kernels.lstm_pack import gate_rows, gate_scale, pack_input, pack_re
 rng = np.random.default_rng(1)
 
 
-def input_product(chunks: int, inputs: int, exact_weights: bool, exact_input: bool) -> dict[str, float]:
+def input_product(
+    chunks: int, inputs: int, exact_weights: bool, exact_input: bool, stages: int = 3
+) -> dict[str, float]:
     """The first 128 gate rows of 128 rows of inputs."""
     x = rng.standard_normal((128, inputs))
     high, low = split_half(x)
@@ -25,7 +27,7 @@ def input_product(chunks: int, inputs: int, exact_weights: bool, exact_input: bo
     biases = tuple(rng.uniform(-0.3, 0.3, 512) for _ in range(2))
     packed, bias = pack_input(weights, biases, chunks, exact_weights, exact_input)
     gates = np.full(128 * 1024, np.nan, np.float32)
-    kernel = lstm.make_lstm_input(chunks, exact_weights, exact_input)
+    kernel = lstm.make_lstm_input(chunks, exact_weights, exact_input, stages=stages)
     launch(kernel, (1, 1), rows.ravel(), packed, bias, gates)
     order = gate_rows()
     expected = ((x @ weights[0].T + biases[0]) * gate_scale())[:, order][:, :128]
@@ -73,6 +75,7 @@ def recurrence(
     low: bool,
     shared: bool = True,
     interleaved: bool = False,
+    staged: bool = True,
 ) -> dict[str, float]:
     """All steps of both directions, the last block not full; what lies behind the last window stays unwritten."""
     padded = -(-windows // block) * block
@@ -87,7 +90,7 @@ def recurrence(
     if interleaved:
         kernel = lstm.make_lstm_interleaved(block, weights, state, low)
     else:
-        kernel = lstm.make_lstm_recurrence(block, weights, state, low, low_shared=shared)
+        kernel = lstm.make_lstm_recurrence(block, weights, state, low, low_shared=shared, staged=staged)
     launch(kernel, (padded // block, 2), gates, high, rest, out, steps, padded)
 
     def sigmoid(v: np.ndarray) -> np.ndarray:
@@ -105,7 +108,7 @@ def recurrence(
     return {"out": distance(got, expected)}
 
 
-def classes(low: bool, windows: int, steps: int) -> dict[str, float]:
+def classes(low: bool, windows: int, steps: int, pieces: int = 1) -> dict[str, float]:
     """Classes that differ from float64, and the flag; without `low` also with an infinite input."""
     padded = 8
     hidden = rng.standard_normal((steps * padded, 256)) * 0.5
@@ -127,7 +130,7 @@ def classes(low: bool, windows: int, steps: int) -> dict[str, float]:
             values[0, 3] = np.inf
         with np.errstate(invalid="ignore"):
             launch(
-                dense.make_dense(low), (-(-rows.shape[0] // 64),), values.ravel(), packed, bias, out, flag,
+                dense.make_dense(low, pieces), (-(-rows.shape[0] // 64),), values.ravel(), packed, bias, out, flag,
                 steps, windows, padded,
             )  # fmt: skip
         flags.append(int(flag[0]))
@@ -149,5 +152,8 @@ if __name__ == "__main__":
             "recurrence interleaved": lambda: recurrence(11, 16, 4, True, True, True, True, True),
             "recurrence weights": lambda: recurrence(11, 16, 2, True, False, False),
             "dense exact": lambda: classes(True, 3, 8),
+            "input in two stages": lambda: input_product(2, 128, True, True, 2),
+            "recurrence ahead": lambda: recurrence(5, 8, 3, True, True, True, False, staged=False),
+            "dense in pieces": lambda: classes(True, 3, 8, 2),
         },
     )

@@ -45,14 +45,14 @@ def silence() -> dict[str, float]:
     return {"mean": abs(float(norm[0] - x[0])), "scale": abs(float(norm[1] / expected - 1))}
 
 
-def sinc() -> dict[str, float]:
+def sinc(passes: int = 1) -> dict[str, float]:
     """67 positions, three more than a block, of a quiet signal on a large constant."""
     bank = rng.standard_normal((80, 251))
     bank = np.concatenate([bank[:40] + bank[:40, ::-1], bank[40:] - bank[40:, ::-1]]).astype(np.float32)
     positions = 67
     x = (rng.standard_normal((positions - 1) * 10 + 251) * 1e-3 + 3).astype(np.float32)
     out = unwritten(positions, 80)
-    launch(sincnet.make_sinc(), (2,), x, sincnet.pack_sinc(bank), out, positions, x.size)
+    launch(sincnet.make_sinc(passes), (2,), x, sincnet.pack_sinc(bank), out, positions, x.size)
     rows = np.stack([x[10 * p : 10 * p + 251].astype(np.float64) - x[10 * p + 125] for p in range(positions)])
     return {"out": distance(out.reshape(positions, 80), rows @ bank.T.astype(np.float64))}
 
@@ -80,7 +80,7 @@ def pool() -> dict[str, float]:
     return result | moment_errors(partial, np.array(expected, np.float64), 64)[1]
 
 
-def convolution(channels: int, c_in: int, rows: int, windows: int) -> dict[str, float]:
+def convolution(channels: int, c_in: int, rows: int, windows: int, passes: int = 1) -> dict[str, float]:
     """Norm, convolution, pooling, moments; then the split inputs of the LSTM."""
     rows_in = 3 * rows + 5
     x = rng.standard_normal((windows, rows_in, channels)).astype(np.float32)
@@ -90,7 +90,7 @@ def convolution(channels: int, c_in: int, rows: int, windows: int) -> dict[str, 
     tiles = -(-rows // 64)
     out, partial = unwritten(windows, rows, 64), unwritten(windows, tiles, 2, 64)
     launch(
-        sincnet.make_conv_pool(channels), (tiles, windows), x.ravel(), norm.ravel(), shift,
+        sincnet.make_conv_pool(channels, passes=passes), (tiles, windows), x.ravel(), norm.ravel(), shift,
         sincnet.pack_conv(weight, channels), bias, out, partial, rows_in, rows, tiles,
     )  # fmt: skip
     y = leaky((x.astype(np.float64) - norm[:, None, 0]) * norm[:, None, 1] + shift)
@@ -113,5 +113,9 @@ def convolution(channels: int, c_in: int, rows: int, windows: int) -> dict[str, 
 if __name__ == "__main__":
     main(
         {"wave": wave, "silence": silence, "sinc": sinc, "pool": pool, "conv1": lambda: convolution(80, 80, 5, 1)},
-        {"conv2": lambda: convolution(64, 60, 65, 1)},
+        {
+            "conv2": lambda: convolution(64, 60, 65, 1),
+            "sinc in passes": lambda: sinc(2),
+            "conv2 in passes": lambda: convolution(64, 60, 65, 1, 2),
+        },
     )

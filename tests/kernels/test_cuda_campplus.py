@@ -11,7 +11,7 @@ from diarize.errors import BackendError
 
 # Bottlenecks are rounded to float16, half a unit in the last of 11 bits: a relative L2 distance of 2.1e-4.
 ROUNDED = 2.5e-4
-SLOW = ("stem", "strided", "outer", "head", "transit")
+SLOW = ("stem", "strided", "outer", "head", "transit", "strided in passes")
 
 
 @needs_numba_cuda

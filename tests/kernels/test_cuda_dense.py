@@ -17,9 +17,10 @@ def test_simulated_with_a_flag_for_infinities() -> None:
 
 @needs_numba_cuda
 @slow
-def test_simulated_exact() -> None:
+@pytest.mark.parametrize("case", ["dense exact", "dense in pieces"])
+def test_simulated_exact(case: str) -> None:
     expected = {"wrong": 0, "flag": 0, "flag of an infinite input": 0}
-    assert simulate("simulated_lstm.py", "slow")["dense exact"] == expected
+    assert simulate("simulated_lstm.py", "slow")[case] == expected
 
 
 @needs_numba_cuda

@@ -20,6 +20,8 @@ CASES = [
     pytest.param("recurrence cache", "slow", 2e-6, marks=slow),
     pytest.param("recurrence interleaved", "slow", 2e-6, marks=slow),
     pytest.param("recurrence weights", "slow", 5e-4, marks=slow),
+    pytest.param("input in two stages", "slow", 2e-6, marks=slow),
+    pytest.param("recurrence ahead", "slow", 2e-6, marks=slow),
 ]
 
 

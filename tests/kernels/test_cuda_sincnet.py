@@ -12,7 +12,10 @@ pytestmark = needs_numba_cuda
 CASES = [("wave", "quick"), ("silence", "quick"), ("sinc", "quick"), ("pool", "quick"), ("conv1", "quick")]
 
 
-@pytest.mark.parametrize(("case", "speed"), [*CASES, pytest.param("conv2", "slow", marks=slow)])
+SLOW = [pytest.param(case, "slow", marks=slow) for case in ("conv2", "sinc in passes", "conv2 in passes")]
+
+
+@pytest.mark.parametrize(("case", "speed"), [*CASES, *SLOW])
 def test_simulated(case: str, speed: str) -> None:
     errors = simulate("simulated_sincnet.py", speed)[case]
     assert errors
