@@ -6,13 +6,18 @@ The ResNet34 of community-1 goes with its PLDA and centroid linkage; CAM++ with 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .cluster.plda import Plda
 from .framing import Framing
 from .model.weights import EmbeddingNetwork, ModelWeights
+from .rows import Rows
 from .types import Clustering, SpeakerBounds
+
+if TYPE_CHECKING:
+    from .cluster.neighbours import Neighbours
 
 
 @dataclass(frozen=True)
@@ -30,15 +35,31 @@ class Clusterer:
             return cls(weights.network, Plda.campplus(weights.plda), grid)
         return cls(weights.network, Plda.community1(weights.plda))
 
+    @property
+    def searches(self) -> bool:
+        """Whether clustering can use nearest neighbours that were searched while embeddings arrived."""
+        return self.network is EmbeddingNetwork.RESNET34
+
     def __call__(
-        self, classes: np.ndarray, embeddings: np.ndarray, duration: float, bounds: SpeakerBounds, framing: Framing
+        self,
+        classes: np.ndarray,
+        embeddings: np.ndarray,
+        duration: float,
+        bounds: SpeakerBounds,
+        framing: Framing,
+        rows: Rows | None = None,
+        neighbours: Neighbours | None = None,
     ) -> Clustering:
-        """Clusters of the local speakers: `classes` (C, 589) uint8, `embeddings` (C, 3, D), `duration` in seconds."""
+        """Clusters of the local speakers: `classes` (C, 589) uint8, `embeddings` (C, 3, D), `duration` in seconds.
+
+        `rows` and `neighbours` are what was found early, see `early.Early`.
+        """
+        rows = rows or Rows.of(classes, embeddings)
         if self.network is EmbeddingNetwork.CAMPPLUS:
             from .cluster import campplus
 
             cut = campplus.GRID_CUT if self.grid else campplus.AHC_CUT
-            return campplus.cluster(classes, embeddings, duration, self.plda, bounds, framing, cut)
+            return campplus.cluster(rows, embeddings, duration, self.plda, bounds, framing, cut)
         from .cluster import community1
 
-        return community1.cluster(classes, embeddings, self.plda, bounds)
+        return community1.cluster(rows, embeddings, self.plda, bounds, neighbours)

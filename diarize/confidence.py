@@ -12,17 +12,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from .framing import Framing, frame_middle
 from .powerset import CLASS_TABLE
+from .rows import Rows
 from .types import Turn
-from .voiceprints import unit_rows, usable_rows
 
 # Finer differences are noise, and rounding hides the last bits of matrix products.
 _DECIMALS = 3
+# Each holds two numbers for every frame of the recording.
+_THREADS = 4
 
 
 @dataclass(frozen=True)
@@ -50,22 +53,22 @@ class Margins:
     labels: np.ndarray
 
 
-def margins(
-    classes: np.ndarray, embeddings: np.ndarray, labels: np.ndarray, clusters: np.ndarray, prints: np.ndarray
-) -> Margins:
+def margins(rows: Rows, labels: np.ndarray, clusters: np.ndarray, prints: np.ndarray) -> Margins:
     """Margin of every local speaker of every window.
 
-    `classes` (C, 589) uint8, `embeddings` (C, 3, D) float32, `labels` (C, 3) clusters; `clusters` (K,) those of the
-    speakers, `prints` (K, D) their unit embeddings. With fewer than two speakers there are no margins.
+    `labels` (C, 3) clusters; `clusters` (K,) those of the speakers, `prints` (K, D) their unit embeddings. With fewer
+    than two speakers there are no margins.
     """
     values = np.full(labels.shape, np.nan)
     if len(clusters) > 1:
-        usable = usable_rows(classes, embeddings)
+        own = labels[rows.usable]
+        cosines = rows.units @ prints.T
+        found = np.full(len(own), np.nan)
         for index, cluster in enumerate(clusters):
-            mine = usable & (labels == cluster)
-            cosines = unit_rows(embeddings[mine]) @ prints.T
-            others = np.delete(cosines, index, axis=1).max(axis=1)
-            values[mine] = cosines[:, index] - others
+            mine = own == cluster
+            others = np.delete(cosines[mine], index, axis=1).max(axis=1)
+            found[mine] = cosines[mine, index] - others
+        values[rows.usable] = found
     return Margins(values, labels)
 
 
@@ -81,34 +84,46 @@ def with_confidence(
 
     `names` gives the cluster of each speaker. Times of `turns` count from the first window's start.
     """
+    sure = confidences(turns, names, classes, found, framing, curve)
+    return tuple(replace(turn, confidence=value) for turn, value in zip(turns, sure, strict=True))
+
+
+def confidences(
+    turns: Sequence[Turn],
+    names: dict[str, int],
+    classes: np.ndarray,
+    found: Margins,
+    framing: Framing,
+    curve: Curve,
+) -> list[float | None]:
+    """The confidence of each of `turns`; arguments as for `with_confidence`."""
+    own: dict[str, list[int]] = {name: [] for name in names}
+    for index, turn in enumerate(turns):
+        own[turn.speaker].append(index)
     middles = frame_middle(np.arange(framing.num_frames))
-    filled: list[Turn | None] = [None] * len(turns)
-    for name, cluster in names.items():
-        indices = [index for index, turn in enumerate(turns) if turn.speaker == name]
-        # Prefix sums over frames, of margins and of windows that have one.
-        sums, counts = _frame_sums(classes, found, framing, cluster)
-        # The tolerance makes up for rounding in the middles that turns were cut at.
-        firsts = np.searchsorted(middles, np.array([turns[i].start for i in indices]) - 1e-6)
-        ends = np.searchsorted(middles, np.array([turns[i].end for i in indices]) - 1e-6)
-        windows, total = (counts[ends] - counts[firsts]).tolist(), (sums[ends] - sums[firsts]).tolist()
+    # The tolerance makes up for rounding in the middles that turns were cut at.
+    firsts = np.searchsorted(middles, np.array([turn.start for turn in turns]) - 1e-6)
+    ends = np.searchsorted(middles, np.array([turn.end for turn in turns]) - 1e-6)
+    classes, labels = np.ascontiguousarray(classes), np.ascontiguousarray(found.labels)
+    sure: list[float | None] = [None] * len(turns)
+
+    def fill(name: str) -> None:
+        from .overlay import sum_margins
+
+        # Running sums over frames, of margins and of windows that have one.
+        sums, counts = np.empty(framing.num_frames + 1), np.empty(framing.num_frames + 1)
+        cluster, indices = names[name], own[name]
+        sum_margins(classes, found.values, labels, cluster, framing.first_frames, CLASS_TABLE, sums, counts)
+        first, end = firsts[indices], ends[indices]
+        windows, total = (counts[end] - counts[first]).tolist(), (sums[end] - sums[first]).tolist()
         for index, number, margin in zip(indices, windows, total, strict=True):
-            sure = curve(margin / number) if number > 0 else None
-            filled[index] = replace(turns[index], confidence=sure)
-    return tuple(turn for turn in filled if turn is not None)
+            sure[index] = curve(margin / number) if number > 0 else None
 
-
-def _frame_sums(classes: np.ndarray, found: Margins, framing: Framing, cluster: int) -> tuple[np.ndarray, np.ndarray]:
-    """Running sums (T + 1,) of the margins of `cluster` over frames, and of the number of windows that gave one."""
-    from .overlay import sum_margins
-
-    sums = np.zeros(framing.num_frames + 1)
-    counts = np.zeros(framing.num_frames + 1)
-    # Behind a zero, so that differences of running sums are sums over frames.
-    sum_margins(
-        np.ascontiguousarray(classes), found.values, np.ascontiguousarray(found.labels), cluster,
-        framing.first_frames, CLASS_TABLE, sums[1:], counts[1:],
-    )  # fmt: skip
-    return np.cumsum(sums), np.cumsum(counts)
+    if np.isfinite(found.values).any():
+        # Speakers apart: which thread takes one changes nothing.
+        with ThreadPoolExecutor(max(1, min(_THREADS, len(names)))) as pool:
+            list(pool.map(fill, names))
+    return sure
 
 
 # Fitted by tests/tools/fit_confidence.py on datasets/mini and datasets/demo, whole and in parts of 20 s: 198 turns of

@@ -40,19 +40,33 @@ def sum_votes(
     `classes` (C, F) uint8, `labels` (C, 3) clusters or negative, `table` (7, 3) who speaks in each class. Two local
     speakers of one cluster count once where they overlap.
     """
+    num_local, length = labels.shape[1], classes.shape[1]
     for window in range(len(classes)):
-        first = firsts[window]
-        for local in range(labels.shape[1]):
+        for local in range(num_local):
             cluster = labels[window, local]
-            if cluster < 0:
+            seen = cluster < 0
+            for before in range(local):
+                seen |= labels[window, before] == cluster
+            if seen:
                 continue
-            for frame in range(classes.shape[1]):
-                row = table[classes[window, frame]]
-                counted = False
-                for before in range(local):
-                    counted |= labels[window, before] == cluster and row[before] != 0
-                if row[local] != 0 and not counted:
-                    votes[cluster, first + frame] += 1
+            wanted = np.int32(0)
+            for other in range(local, num_local):
+                if labels[window, other] == cluster:
+                    wanted |= _classes_of(table, other)
+            # A bit for each class: shifts fill vector registers, looking up does not.
+            row, of = votes[cluster, firsts[window] : firsts[window] + length], classes[window]
+            for frame in range(length):
+                row[frame] += np.uint8((wanted >> np.int32(of[frame])) & 1)
+
+
+@njit(cache=True, nogil=True)
+def _classes_of(table: np.ndarray, local: int) -> np.int32:
+    """The classes in which a local speaker speaks, one bit each."""
+    bits = np.int32(0)
+    for number in range(len(table)):
+        if table[number, local] != 0:
+            bits |= np.int32(1 << number)
+    return bits
 
 
 @njit(cache=True, nogil=True)
@@ -66,17 +80,65 @@ def sum_margins(
     sums: np.ndarray,
     counts: np.ndarray,
 ) -> None:
-    """Add the margins of `cluster` where it speaks to `sums` (T,), and the number of them to `counts` (T,).
+    """Running sums over frames of the margins of `cluster` where it speaks, and of the number of them.
 
-    `margins` (C, 3) float64, not finite where there is none; the rest as for `sum_votes`.
+    `sums` and `counts` (T + 1,) float64 begin at zero, so that differences are sums over frames. `margins` (C, 3)
+    float64, not finite where there is none; the rest as for `sum_votes`.
     """
+    length = classes.shape[1]
+    sums[:], counts[:] = 0.0, 0.0
     for window in range(len(classes)):
-        first = firsts[window]
         for local in range(labels.shape[1]):
             margin = margins[window, local]
             if labels[window, local] != cluster or not np.isfinite(margin):
                 continue
-            for frame in range(classes.shape[1]):
-                if table[classes[window, frame], local] != 0:
-                    sums[first + frame] += margin
-                    counts[first + frame] += 1.0
+            first, wanted, of = firsts[window] + 1, _classes_of(table, local), classes[window]
+            total, number = sums[first : first + length], counts[first : first + length]
+            for frame in range(length):
+                speaks = np.float64((wanted >> np.int32(of[frame])) & 1)
+                total[frame] += margin * speaks
+                number[frame] += speaks
+    for frame in range(1, len(sums)):
+        sums[frame] += sums[frame - 1]
+        counts[frame] += counts[frame - 1]
+
+
+@njit(cache=True, nogil=True)
+def sum_rows(rows: np.ndarray, chosen: np.ndarray, weights: np.ndarray, total: np.ndarray) -> None:
+    """Add the `chosen` (n,) of `rows` (N, D), times their `weights` (n,), to `total` (D,), in order."""
+    for at in range(len(chosen)):
+        row, weight = rows[chosen[at]], weights[at]
+        for k in range(len(total)):
+            total[k] += row[k] * weight
+
+
+@njit(cache=True, nogil=True)
+def choose_loudest(votes: np.ndarray, count: np.ndarray, chosen: np.ndarray) -> None:
+    """Set `chosen` (K, T) bool for the `count[t]` largest of `votes` (K, T) in each frame; the lowest of equals."""
+    for frame in range(len(count)):
+        for _ in range(count[frame]):
+            best, most = -1, -1
+            for cluster in range(len(votes)):
+                if votes[cluster, frame] > most and not chosen[cluster, frame]:
+                    best, most = cluster, int(votes[cluster, frame])
+            chosen[best, frame] = True
+
+
+@njit(cache=True, nogil=True)
+def runs(frames: np.ndarray, found: np.ndarray) -> int:
+    """Cluster, first frame and frame after the last of every run, written to `found` (n, 3); their number.
+
+    `frames` (K, T) bool. Runs beyond the room in `found` are counted only.
+    """
+    number = 0
+    for cluster in range(len(frames)):
+        row, begin = frames[cluster], -1
+        for frame in range(len(row) + 1):
+            on = frame < len(row) and row[frame]
+            if on and begin < 0:
+                begin = frame
+            elif not on and begin >= 0:
+                if number < len(found):
+                    found[number, 0], found[number, 1], found[number, 2] = cluster, begin, frame
+                number, begin = number + 1, -1
+    return number

@@ -14,7 +14,6 @@ from .framing import Framing, frame_middle
 from .powerset import CLASS_TABLE
 from .types import Clustering, SpeakerBounds, Turn
 
-_BLOCK_FRAMES = 1 << 16
 _NO_BOUNDS = SpeakerBounds()
 
 
@@ -98,16 +97,10 @@ def loudest(votes: np.ndarray, count: np.ndarray) -> np.ndarray:
 
     `votes` (K, T) uint8; `count` (T,) at most K. A cluster may be chosen with no vote at all.
     """
+    from .overlay import choose_loudest
+
     chosen = np.zeros(votes.shape, dtype=bool)
-    for start in range(0, len(count), _BLOCK_FRAMES):
-        block = slice(start, start + _BLOCK_FRAMES)
-        # Shifted by one, so that zero marks a cluster already chosen.
-        left = votes[:, block].astype(np.uint16) + 1
-        for rank in range(int(count[block].max(initial=0))):
-            frames = np.flatnonzero(count[block] > rank)
-            best = left[:, frames].argmax(axis=0)
-            left[best, frames] = 0
-            chosen[best, frames + start] = True
+    choose_loudest(votes, count, chosen)
     return chosen
 
 
@@ -171,16 +164,21 @@ def _stretches(frames: np.ndarray) -> list[tuple[float, float, int]]:
 
     A run lasts from the middle of its first frame to the middle of the frame after it, or of the recording's last.
     """
-    last = frames.shape[1] - 1
-    found: list[tuple[float, float, int]] = []
-    for cluster, row in enumerate(frames):
-        edges = np.flatnonzero(np.diff(row, prepend=False, append=False))
-        begins, ends = edges[::2], np.minimum(edges[1::2], last)
-        # A run of the last frame alone has no length.
-        longer = ends > begins
-        times = np.stack([frame_middle(begins[longer]), frame_middle(ends[longer])], axis=1)
-        found += [(start, stop, cluster) for start, stop in times.tolist()]
-    return sorted(found)
+    from .overlay import runs
+
+    found = np.empty((1024, 3), dtype=np.int64)
+    number = runs(frames, found)
+    if number > len(found):
+        found = np.empty((number, 3), dtype=np.int64)
+        runs(frames, found)
+    clusters, begins, ends = found[:number].T
+    ends = np.minimum(ends, frames.shape[1] - 1)
+    # A run of the last frame alone has no length.
+    longer = ends > begins
+    clusters = clusters[longer]
+    starts, stops = np.asarray(frame_middle(begins[longer])), np.asarray(frame_middle(ends[longer]))
+    order = np.lexsort((clusters, stops, starts))
+    return list(zip(starts[order].tolist(), stops[order].tolist(), clusters[order].tolist(), strict=True))
 
 
 def _ordered(stretches: list[tuple[float, float, int]], order: LabelOrder) -> np.ndarray:
@@ -190,4 +188,5 @@ def _ordered(stretches: list[tuple[float, float, int]], order: LabelOrder) -> np
 
 
 def _turns(stretches: list[tuple[float, float, int]], names: dict[int, str]) -> tuple[Turn, ...]:
-    return tuple(sorted(Turn(start, end, names[cluster]) for start, end, cluster in stretches))
+    # Sorted before they are turns, which take far longer to compare.
+    return tuple(Turn(*stretch) for stretch in sorted((start, end, names[at]) for start, end, at in stretches))

@@ -13,7 +13,7 @@ import numpy as np
 from .errors import OptionError
 from .outputs.npz import EmbeddingsFile, read_embeddings
 from .types import Diarization, Turn
-from .voiceprints import unit_rows
+from .rows import unit_rows
 
 _AUTOMATIC_NAME = re.compile(r"(CH\d+_)?SPEAKER_\d+")
 

@@ -11,34 +11,41 @@ Muellner (2011), "Modern hierarchical, agglomerative clustering algorithms", arX
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from .plda import unit
+
+if TYPE_CHECKING:
+    from .neighbours import Neighbours
 
 # Above this many points distances are searched for instead of stored (8 N^2 bytes). Both give the same clusters, but
 # only the matrix decides between equal distances other than zero exactly as scipy does.
 MATRIX_LIMIT = 1500
 
 
-def centroid_clusters(points: np.ndarray, cut: float, matrix_limit: int = MATRIX_LIMIT) -> np.ndarray:
+def centroid_clusters(points: np.ndarray | Neighbours, cut: float, matrix_limit: int = MATRIX_LIMIT) -> np.ndarray:
     """Flat clusters (N,) int64 of centroid linkage on Euclidean distance, cut at `cut`.
 
     `points` (N, D), N at least 1, not normalised here. A cluster is a subtree in which no merge is farther than
     `cut`, so merges closer than those below them (inversions) are handled. Numbers follow the tree from the root:
-    subtrees left before right, then single points, as scipy's `fcluster` numbers them.
+    subtrees left before right, then single points, as scipy's `fcluster` numbers them. Instead of more than
+    `matrix_limit` points, their neighbours may be given, which are used up.
     """
-    points = np.ascontiguousarray(points, dtype=np.float64)
     if len(points) == 1:
         return np.zeros(1, dtype=np.int64)
-    from . import linkage
+    if isinstance(points, np.ndarray) and len(points) <= matrix_limit:
+        from . import linkage
 
-    if len(points) <= matrix_limit:
-        merges, heights = linkage.centroid_by_matrix(linkage.distances(points))
+        distances = linkage.distances(np.ascontiguousarray(points, dtype=np.float64))
+        merges, heights = linkage.centroid_by_matrix(distances)
     else:
         from . import search
         from .neighbours import Neighbours
 
-        merges, heights = search.centroid_by_search(Neighbours(points))
+        found = points if isinstance(points, Neighbours) else Neighbours(np.asarray(points, dtype=np.float64))
+        merges, heights = search.centroid_by_search(found)
     return flat_clusters(merges, heights, cut)
 
 

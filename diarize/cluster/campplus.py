@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..activity import active, alone_frames
 from ..framing import WINDOW_SECONDS, Framing
+from ..rows import Rows
 from ..types import Clustering, SpeakerBounds
 from .ahc import average_clusters
 from .assign import UNASSIGNED, assign_constrained
@@ -25,7 +25,7 @@ FB = 2.0
 
 
 def cluster(
-    classes: np.ndarray,
+    rows: Rows,
     embeddings: np.ndarray,
     duration_seconds: float,
     plda: Plda,
@@ -35,31 +35,29 @@ def cluster(
 ) -> Clustering:
     """Cluster of every local speaker of every window.
 
-    `classes` (C, F) uint8 powerset classes; `embeddings` (C, 3, D) float32, NaN rows where there is none;
-    `duration_seconds` of audio; `cut` cosine distance, `GRID_CUT` for embeddings made of pieces on a grid.
+    `embeddings` (C, 3, D) float32, NaN rows where there is none, and their `rows`; `duration_seconds` of audio; `cut`
+    cosine distance, `GRID_CUT` for embeddings made of pieces on a grid.
 
     With fewer than two embeddings everyone is one speaker. A number other than the automatic one is reached by
     spherical k-means, from less clean embeddings if need be; a warning says where it is not.
     """
-    speaks = active(classes)
-    alone = alone_frames(classes)
-    usable = np.isfinite(embeddings).all(axis=2) & speaks
+    speaks, alone, usable = rows.speaks, rows.alone, rows.usable
     train = widened(alone, usable, 2)
     if len(train) < 2:
         found = train.take(embeddings) if len(train) else np.zeros((1, embeddings.shape[2]))
         labels = np.where(speaks, 0, UNASSIGNED).astype(np.int32)
         return Clustering(labels, found, shortage(bounds, 1, len(train)))
-    rows = train.take(embeddings)
+    chosen = train.take(embeddings)
     # Each second of speech counts once, however much the windows overlap.
     coverage = max(duration_seconds, WINDOW_SECONDS) / (WINDOW_SECONDS * framing.num_windows)
-    weights = _automatic_weights(rows, plda, FA * coverage, cut)
+    weights = _automatic_weights(chosen, plda, FA * coverage, cut)
     wanted = bounds.clamp(weights.shape[1])
     if wanted != weights.shape[1]:
         train = widened(alone, usable, wanted)
-        rows = train.take(embeddings)
+        chosen = train.take(embeddings)
         number = min(wanted, len(train))
-        weights = np.eye(number)[spherical_kmeans(rows, number)]
-    centroids = (weights.T @ unit(rows)) / weights.sum(axis=0)[:, None]
+        weights = np.eye(number)[spherical_kmeans(chosen, number)]
+    centroids = (weights.T @ unit(chosen)) / weights.sum(axis=0)[:, None]
     labels = _assign(embeddings, centroids, speaks, usable)
     return Clustering(labels, centroids, shortage(bounds, len(centroids), len(train)))
 

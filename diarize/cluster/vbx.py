@@ -42,6 +42,22 @@ class VbxResult:
     elbo: np.ndarray
 
 
+@dataclass(frozen=True)
+class Terms:
+    """What VBx needs of its features and keeps: `rho` (N, R) and `G` (N,), eq. (23), and `Phi` (R,)."""
+
+    rho: np.ndarray
+    G: np.ndarray
+    Phi: np.ndarray
+
+    @classmethod
+    def of(cls, features: np.ndarray, Phi: np.ndarray) -> Terms:
+        """Terms of `features` (N, R) float64 PLDA features and `Phi` (R,) between-speaker variances."""
+        # G: what of the likelihood does not depend on the speaker.
+        G = -0.5 * ((features**2).sum(axis=1) + features.shape[1] * np.log(2 * np.pi))
+        return cls(features * np.sqrt(Phi), G, Phi)
+
+
 def vbx(
     features: np.ndarray, Phi: np.ndarray, labels: np.ndarray, Fa: float, Fb: float, min_pi: float = MIN_PI
 ) -> VbxResult:
@@ -50,10 +66,13 @@ def vbx(
     `features` (N, R) float64 PLDA features, N at least 1; `Phi` (R,) between-speaker variances; `labels` (N,)
     initial clusters 0 to S - 1, every one used; speakers with weight above `min_pi` are kept.
     """
+    return vbx_of(Terms.of(features, Phi), labels, Fa, Fb, min_pi)
+
+
+def vbx_of(terms: Terms, labels: np.ndarray, Fa: float, Fb: float, min_pi: float = MIN_PI) -> VbxResult:
+    """As `vbx`, with the terms of its features."""
+    rho, G, Phi = terms.rho, terms.G, terms.Phi
     num_speakers = int(labels.max()) + 1
-    rho = features * np.sqrt(Phi)
-    # G of eq. (23): what of the likelihood does not depend on the speaker.
-    G = -0.5 * ((features**2).sum(axis=1) + features.shape[1] * np.log(2 * np.pi))
     counts, sums = _initial_statistics(rho, labels, num_speakers)
     pi = np.full(num_speakers, 1.0 / num_speakers)
     elbo: list[float] = []

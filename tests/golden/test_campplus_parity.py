@@ -15,6 +15,7 @@ from diarize.cluster.training import widened
 from diarize.cluster.vbx import vbx
 from diarize.framing import Framing
 from diarize.powerset import from_local
+from diarize.rows import Rows
 from diarize.stitch import LabelOrder, reconstruct, stitch
 from diarize.types import SpeakerBounds
 
@@ -66,7 +67,14 @@ def test_labels_counts_and_turns(golden: Golden, plda: Plda) -> None:
     framing = Framing(16_000, len(classes))
     count = speaker_count(classes, framing)
     assert count.tolist() == golden["count"].tolist()
-    found = campplus.cluster(classes, golden["embeddings"], float(golden["duration"]), plda, SpeakerBounds(), framing)
+    found = campplus.cluster(
+        Rows.of(classes, golden["embeddings"]),
+        golden["embeddings"],
+        float(golden["duration"]),
+        plda,
+        SpeakerBounds(),
+        framing,
+    )
     assert found.warnings == ()
     assert found.labels.tolist() == golden["hard"].tolist()
     np.testing.assert_allclose(found.centroids, golden["centroids"], rtol=0, atol=1e-9)
@@ -89,7 +97,9 @@ def test_asked_number_is_reached(golden: Golden, plda: Plda, number: int) -> Non
     classes = golden["classes"]
     framing = Framing(16_000, len(classes))
     bounds = SpeakerBounds.of(num=number)
-    found = campplus.cluster(classes, golden["embeddings"], float(golden["duration"]), plda, bounds, framing)
+    found = campplus.cluster(
+        Rows.of(classes, golden["embeddings"]), golden["embeddings"], float(golden["duration"]), plda, bounds, framing
+    )
     assert len(found.centroids) == number
     assert found.warnings == ()
     result = stitch(classes, found, speaker_count(classes, framing), framing, bounds)

@@ -21,6 +21,7 @@ from diarize.cluster.training import training_set
 from diarize.cluster.vbx import vbx
 from diarize.framing import Framing
 from diarize.powerset import from_local
+from diarize.rows import Rows
 from diarize.stitch import LabelOrder, reconstruct, stitch
 from diarize.types import SpeakerBounds, Turn
 
@@ -66,6 +67,10 @@ def capture(request: pytest.FixtureRequest, shared: Path) -> Capture:
     return Capture(folder, classes, embeddings, Framing(16_000, len(classes)))
 
 
+def rows_of(capture: Capture) -> Rows:
+    return Rows.of(capture.classes, capture.embeddings)
+
+
 def train_of(capture: Capture) -> np.ndarray:
     usable = np.isfinite(capture.embeddings).all(axis=2)
     return training_set(alone_frames(capture.classes), usable, 118).take(capture.embeddings)
@@ -108,12 +113,13 @@ def test_vbx(capture: Capture, plda: Plda) -> None:
 
 def test_clusters(capture: Capture, plda: Plda) -> None:
     stage = capture.arrays("clustering")
-    found = community1.cluster(capture.classes, capture.embeddings, plda, SpeakerBounds())
+    found = community1.cluster(rows_of(capture), capture.embeddings, plda, SpeakerBounds())
     assert found.warnings == ()
     np.testing.assert_allclose(found.centroids, stage["centroids"], rtol=0, atol=1e-13)
     speaks = active(capture.classes)
-    scores = community1.similarity(capture.embeddings, found.centroids)
-    np.testing.assert_allclose(scores[speaks], stage["soft_clusters"][speaks], rtol=0, atol=1e-12)
+    rows = rows_of(capture)
+    scores = community1.similarity(rows.units, found.centroids)
+    np.testing.assert_allclose(scores, stage["soft_clusters"][rows.usable], rtol=0, atol=1e-12)
     expected = np.where(speaks, stage["hard_clusters"], UNASSIGNED)
     assert found.labels.tolist() == expected.tolist()
 
@@ -133,14 +139,14 @@ def test_count_and_frames(capture: Capture, plda: Plda) -> None:
     stage = capture.arrays("reconstruction")
     count = speaker_count(capture.classes, capture.framing)
     assert np.array_equal(count, stage["count"][:, 0])
-    found = community1.cluster(capture.classes, capture.embeddings, plda, SpeakerBounds())
+    found = community1.cluster(rows_of(capture), capture.embeddings, plda, SpeakerBounds())
     frames = reconstruct(capture.classes, found.labels, count, capture.framing, len(found.centroids))
     assert np.array_equal(frames, stage["discrete_diarization"].astype(bool))
 
 
 def test_rttm_text(capture: Capture, plda: Plda) -> None:
     count = speaker_count(capture.classes, capture.framing)
-    found = community1.cluster(capture.classes, capture.embeddings, plda, SpeakerBounds())
+    found = community1.cluster(rows_of(capture), capture.embeddings, plda, SpeakerBounds())
     result = stitch(capture.classes, found, count, capture.framing, order=LabelOrder.PARITY)
     assert result.warnings == ()
     assert rttm(result.turns, "clip_16k") == (capture.folder / "reference.rttm").read_text()
@@ -157,7 +163,7 @@ def rttm(turns: tuple[Turn, ...], file_id: str) -> str:
 @pytest.mark.parametrize("number", [1, 2, 3, 5, 12])
 def test_asked_number_is_reached(capture: Capture, plda: Plda, number: int) -> None:
     bounds = SpeakerBounds.of(num=number)
-    found = community1.cluster(capture.classes, capture.embeddings, plda, bounds)
+    found = community1.cluster(rows_of(capture), capture.embeddings, plda, bounds)
     assert len(found.centroids) == number
     count = speaker_count(capture.classes, capture.framing)
     result = stitch(capture.classes, found, count, capture.framing, bounds)

@@ -10,8 +10,9 @@ import pytest
 
 from diarize.confidence import CURVES, Curve, margins, with_confidence
 from diarize.framing import FRAMES_PER_WINDOW, Framing, frame_middle
+from diarize.rows import Rows, unit_rows
 from diarize.types import Turn
-from diarize.voiceprints import unit_rows, voiceprints, window_embeddings
+from diarize.voiceprints import voiceprints, window_embeddings
 
 F = FRAMES_PER_WINDOW
 FRAMING = Framing(160_000, 2)
@@ -38,7 +39,8 @@ def two_windows() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def test_a_voiceprint_is_the_mean_direction_weighted_by_frames_alone(two_windows) -> None:
-    prints = voiceprints(*two_windows, np.array([5, 3, 9]))
+    classes, embeddings, labels = two_windows
+    prints = voiceprints(Rows.of(classes, embeddings), labels, np.array([5, 3, 9]))
     expected = 200 * A + 100 * (0.8 * A + 0.6 * B)
     np.testing.assert_allclose(prints[0], expected / np.linalg.norm(expected), atol=1e-7)
     np.testing.assert_allclose(prints[1], B)
@@ -49,14 +51,14 @@ def test_speech_that_is_never_alone_still_has_a_voiceprint() -> None:
     classes = np.full((1, F), 4, np.uint8)
     embeddings = np.full((1, 3, 3), np.nan, np.float32)
     embeddings[0, 0], embeddings[0, 1] = A, B
-    prints = voiceprints(classes, embeddings, np.array([[0, 1, -2]]), np.array([0, 1]))
+    prints = voiceprints(Rows.of(classes, embeddings), np.array([[0, 1, -2]]), np.array([0, 1]))
     np.testing.assert_allclose(prints, [A, B])
 
 
 def test_windows_hold_times_speakers_and_embeddings(two_windows) -> None:
     classes, embeddings, labels = two_windows
     labels[1, 0] = 7
-    found = window_embeddings(classes, embeddings, labels, np.array([3, 5]), FRAMING, 100.0)
+    found = window_embeddings(Rows.of(classes, embeddings), embeddings, labels, np.array([3, 5]), FRAMING, 100.0)
     assert found.starts.tolist() == [100.0, 100.0, 110.0]
     assert found.speakers.tolist() == [1, 0, -1]
     np.testing.assert_allclose(found.alone, np.array([200, 100, 100]) * 0.016875)
@@ -66,7 +68,7 @@ def test_windows_hold_times_speakers_and_embeddings(two_windows) -> None:
 def test_a_turn_has_the_mean_margin_of_the_windows_that_carry_it(two_windows) -> None:
     classes, embeddings, labels = two_windows
     clusters, prints = np.array([5, 3]), np.stack([A, B])
-    found = margins(classes, embeddings, labels, clusters, prints)
+    found = margins(Rows.of(classes, embeddings), labels, clusters, prints)
     np.testing.assert_allclose(found.values[:, 0], [1.0, 0.2], atol=1e-6)
     assert found.values[0, 1] == pytest.approx(1.0)
     assert np.isnan(found.values[1, 1])
@@ -95,7 +97,7 @@ def test_a_turn_has_the_mean_margin_of_the_windows_that_carry_it(two_windows) ->
 
 def test_one_speaker_has_nobody_to_be_mistaken_for(two_windows) -> None:
     classes, embeddings, labels = two_windows
-    found = margins(classes, embeddings, labels, np.array([5]), A[None])
+    found = margins(Rows.of(classes, embeddings), labels, np.array([5]), A[None])
     (turn,) = with_confidence([Turn(0.1, 3.0, "A")], {"A": 5}, classes, found, FRAMING, Curve(1, 0))
     assert turn.confidence is None
 
@@ -117,9 +119,10 @@ def test_zero_rows_stay_zero() -> None:
 
 def test_blas_threads_change_no_bit_of_a_voiceprint() -> None:
     code = (
-        "import numpy as np; from diarize.voiceprints import voiceprints; r = np.random.default_rng(0); "
+        "import numpy as np; from diarize.rows import Rows; from diarize.voiceprints import voiceprints; "
+        "r = np.random.default_rng(0); "
         "c = r.integers(1, 4, (800, 589), dtype=np.uint8); e = r.standard_normal((800, 3, 192)).astype(np.float32); "
-        "print(voiceprints(c, e, np.tile([0, 1, 2], (800, 1)), np.arange(3)).tobytes().hex()[:4000])"
+        "print(voiceprints(Rows.of(c, e), np.tile([0, 1, 2], (800, 1)), np.arange(3)).tobytes().hex()[:4000])"
     )
     outputs = {
         subprocess.run(

@@ -12,6 +12,7 @@ from diarize.cluster import campplus, community1
 from diarize.cluster.assign import UNASSIGNED
 from diarize.cluster.plda import Plda
 from diarize.framing import FRAMES_PER_WINDOW, Framing
+from diarize.rows import Rows
 from diarize.stitch import stitch
 from diarize.types import Clustering, SpeakerBounds
 
@@ -26,12 +27,12 @@ def plda() -> Plda:
 
 
 def run_community1(classes: np.ndarray, embeddings: np.ndarray, bounds: SpeakerBounds) -> Clustering:
-    return community1.cluster(classes, embeddings, plda(), bounds)
+    return community1.cluster(Rows.of(classes, embeddings), embeddings, plda(), bounds)
 
 
 def run_campplus(classes: np.ndarray, embeddings: np.ndarray, bounds: SpeakerBounds) -> Clustering:
     framing = Framing(16_000, len(classes))
-    return campplus.cluster(classes, embeddings, 10.0 + len(classes), plda(), bounds, framing)
+    return campplus.cluster(Rows.of(classes, embeddings), embeddings, 10.0 + len(classes), plda(), bounds, framing)
 
 
 BOTH = pytest.mark.parametrize("run", [run_community1, run_campplus])
