@@ -53,9 +53,9 @@ def conv2d(x: np.ndarray, weight: np.ndarray, stride: int = 1) -> np.ndarray:
     return y
 
 
-def _weight(rng: np.random.Generator, c_out: int, c_in: int, k: int) -> np.ndarray:
+def _weight(rng: np.random.Generator, c_out: int, c_in: int, k: int, half: bool = True) -> np.ndarray:
     weight = rng.standard_normal((c_out, c_in, k, k)) / (k * c_in**0.5)
-    return weight.astype(np.float16).astype(np.float32)
+    return weight.astype(np.float16 if half else np.float32).astype(np.float32)
 
 
 def problem(case: Case, multiprocessors: int) -> Problem:
@@ -73,13 +73,13 @@ def problem(case: Case, multiprocessors: int) -> Problem:
 
 
 def _conv(case: Case, conv: Any, rng: np.random.Generator, multiprocessors: int) -> Problem:
-    half = conv.precision == "fp16"
-    dtype = np.float16 if half else np.float32
+    dtype = np.float16 if conv.kernel.arguments[0] in "hm" else np.float32
     n, h, w = case.windows, case.height, case.width
     rows, columns = conv.output_size(h, w)
     x = rng.standard_normal((n, h, w, conv.c_in)).astype(dtype)
     residual = rng.standard_normal((n, rows, columns, conv.c_out)).astype(dtype)
-    weight, bias = _weight(rng, conv.c_out, conv.c_in, 3), rng.standard_normal(conv.c_out).astype(np.float32)
+    weight = _weight(rng, conv.c_out, conv.c_in, conv.kernel_size, conv.precision == "fp16")
+    bias = rng.standard_normal(conv.c_out).astype(np.float32)
     if case.overflow:
         bias[conv.c_out // 2] = 70000.0
     flag = np.zeros(1, np.int32)
@@ -150,6 +150,16 @@ def _pool(case: Case, kernel: Any, rng: np.random.Generator) -> Problem:
     expected = np.stack([mean, np.sqrt(variance)], axis=1)
     out = np.full((3, 2, h, 256), np.nan, np.float32)
     return Problem((3, h, 2), [x, weights, window, ("out", 0), h, w], [out], [expected], np.zeros(1, np.int32))
+
+
+def tolerance(request: Request) -> float:
+    """Largest relative L2 distance to float64 that a kernel's arithmetic and storage explain."""
+    made = request.make()
+    if getattr(made, "precision", "fp16") == "fp16" or made.kernel.arguments[0] == "h":
+        # 2^-11 / sqrt(3) = 2.8e-4 is the rounding of a float16 result, as much again that of TF32 products.
+        return 6e-4
+    # TF32 products: about 3e-4 of the convolution. Float32: sums of up to 2,304 products in a row.
+    return 4e-4 if made.precision == "tf32" else 1e-6
 
 
 def error(got: np.ndarray, expected: np.ndarray) -> float:
@@ -319,3 +329,33 @@ SIMULATED_SLOW = [
     ),
     Case("rolling 32", _request("conv_roll:make_conv_roll", channels=32, groups=2, rows=3), 1, 5, 65, 1),
 ]
+
+
+def _full(name: str, windows: int, height: int, width: int, overflow: bool = False, **parameters: Any) -> Case:
+    return Case(name, _request("conv_f32:make_conv_f32", **parameters), windows, height, width, overflow=overflow)
+
+
+_SMALL = {"c_out": 32, "tile_rows": 4, "tile_columns": 16, "tile_n": 32}
+_SMALL_TF32 = {"c_out": 32, "tile_rows": 1, "tile_columns": 16, "tile_n": 32, "warps_m": 1, "tf32": True}
+
+FULL_PRECISION = [
+    _full("float32 small tile", 2, 5, 17, c_in=16, residual=True, **(_SMALL | {"c_out": 64})),
+    _full("float32 two buffers", 1, 1, 9, c_in=24, residual=True, stages=2, inner=2, **_SMALL),
+    _full("float32 stride 2", 1, 9, 35, c_in=16, stride=2, relu=False, inner=4, **_SMALL),
+    _full("float32 stride 2, two buffers", 1, 2, 7, c_in=16, stride=2, stages=2, **_SMALL),
+    _full("float32 1x1 stride 2", 2, 9, 34, c_in=32, stride=2, kernel_size=1, relu=False, **(_SMALL | {"c_out": 64})),
+    _full("float32 in float16", 1, 3, 19, c_in=16, residual=True, storage="half", **_SMALL),
+    _full("float32 in float16, two buffers", 1, 4, 5, c_in=16, stride=2, storage="half", stages=2, **_SMALL),
+    _full("float32 in float16, 1x1", 1, 3, 6, c_in=32, kernel_size=1, storage="half", **_SMALL),
+    _full("float32 in float16, overflow", 1, 1, 3, overflow=True, c_in=16, storage="half", **_SMALL),
+    _full("TF32 small tile", 1, 2, 17, c_in=16, residual=True, tile_k=16, **(_SMALL_TF32 | {"c_out": 64})),
+    _full("TF32 two rows", 1, 3, 9, c_in=16, relu=False, **(_SMALL_TF32 | {"tile_rows": 2})),
+    _full("TF32 part of 32", 1, 1, 3, c_in=32, tile_k=32, **_SMALL_TF32),
+    _full("TF32 two parts, stride 2", 1, 3, 9, c_in=32, stride=2, tile_k=16, **_SMALL_TF32),
+    _full("TF32 1x1 stride 2", 2, 3, 34, c_in=64, stride=2, kernel_size=1, relu=False, **_SMALL_TF32),
+    _full("TF32 in float16", 1, 2, 9, c_in=64, residual=True, storage="half", **_SMALL_TF32),
+    _full("TF32 in float16, stride 2", 1, 3, 9, c_in=32, stride=2, storage="half", **_SMALL_TF32),
+    _full("TF32 in float16, 1x1", 1, 2, 5, c_in=32, kernel_size=1, storage="half", **_SMALL_TF32),
+    _full("TF32 in float16, overflow", 1, 1, 3, overflow=True, c_in=32, storage="half", **_SMALL_TF32),
+]
+"""Convolutions outside float16 arithmetic, small tiles for the simulator."""
