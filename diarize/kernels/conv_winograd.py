@@ -202,7 +202,7 @@ def make_conv_winograd(
                 at = int32(((udiv32(z, NB) * OH + oy) * OW + ox) * CO + ch)
                 finish(acc, r, c, own, res, y, at, OW * CO, OH - oy, OW - ox, highest, bad)
         raise_flag(highest, flag)
-        if not (bad[0] == float32(0.0)):
+        if bad[0] != float32(0.0):
             flag[0] = int32(1)
 
     kernel = Kernel(name, conv, "hhfhhwiiii", NT, SMEM, min_blocks, (8, 0))
@@ -215,3 +215,11 @@ def make_conv_winograd(
         residual=residual,
         relu=relu,
     )
+
+
+def winograd_tile(c_in: int, square: bool) -> dict[str, int]:
+    """Tile parameters of the trunk's layers that fit 99 KB of shared memory, by input channels and form."""
+    if square:
+        return {"octet_rows": 2, "octet_columns": 1, "warp_n": 16, "warps_across": 4, "warps_n": 2, "stages": 3}
+    across, n = (8, 1) if c_in == 32 else (4, 2)
+    return {"octet_rows": 4, "octet_columns": 1, "warp_n": 32, "warps_across": across, "warps_n": n, "stages": 2}

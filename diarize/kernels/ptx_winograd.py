@@ -79,7 +79,9 @@ def make_winograd_step(tile, row_pitch, n16):
                 for m, fragment in enumerate(fragments):
                     for block in range(tile.blocks):
                         base = ((m * tile.positions + position) * tile.blocks + block) * 4
-                        operands = fragment + words[2 * block : 2 * block + 2] + [local.load(base + i) for i in range(4)]
+                        operands = (
+                            fragment + words[2 * block : 2 * block + 2] + [local.load(base + i) for i in range(4)]
+                        )
                         for i, value in enumerate(emit(builder, _MMA_F16, "ffff", "rrrrrrffff", operands)):
                             local.store(value, base + i)
 

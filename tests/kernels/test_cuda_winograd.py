@@ -1,0 +1,205 @@
+"""Winograd convolutions: weights against float64, simulator, offline compilation, and a GPU (`-m cuda`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from diarize.errors import BackendError
+from diarize.kernels.winograd_pack import (
+    WarpTile,
+    fits_winograd,
+    pack_winograd,
+    pack_winograd_f32,
+    transform_weight,
+)
+
+pytest.importorskip("numba_cuda", reason="numba-cuda is not installed: pip install 'diarize-cuda[cuda]'")
+
+from kernels.cuda_cases import Case, conv2d, run_on_gpu
+from kernels.winograd_cases import SIMULATED, winograd, winograd_f32
+
+from diarize.backend.cuda_compile import Request, architecture, assemble, compile_ptx
+from diarize.kernels.conv_winograd import make_conv_winograd, winograd_tile
+
+B = np.array([[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]])
+A = np.array([[1, 1, 1, 0], [0, 1, -1, -1]])
+# Rounding of a float16 result is 2.8e-4 at most; rounded inputs and weights of sixteen products add about as much.
+TOLERANCE = {"fp16": 8e-4, "fp32": 2e-6}
+
+
+def layer_requests() -> list[Request]:
+    """The default kernels of every layer, both forms and both precisions, with a residual."""
+    half = [
+        winograd(c, c, residual=True, square=square, **winograd_tile(c, square))
+        for c in (32, 64, 128, 256)
+        for square in (True, False)
+    ]
+    single = [winograd_f32(c, c, residual=True, tile_rows=2 if c == 256 else 4) for c in (32, 64, 128, 256)]
+    return half + single
+
+
+def label(value: Any) -> str:
+    return value.make().kernel.name if isinstance(value, Request) else str(value).replace(" ", "")
+
+
+class TestWeights:
+    def test_transforms_reproduce_a_convolution(self) -> None:
+        rng = np.random.default_rng(0)
+        weight, tile = rng.standard_normal((5, 3, 3, 3)), rng.standard_normal((1, 4, 4, 3))
+        wanted = conv2d(tile, weight)[0, 1:3, 1:3]
+        inputs = np.einsum("ia,jb,abc->cij", B, B, tile[0])
+        sums = np.einsum("cij,ocij->oij", inputs, transform_weight(weight))
+        assert np.allclose(np.einsum("ia,jb,oab->ijo", A, A, sums), wanted, atol=1e-12)
+        lines = np.einsum("jb,abc->caj", B, tile[0])
+        rows = [np.einsum("caj,ocaj->oj", lines[:, i : i + 3], transform_weight(weight, False)) for i in range(2)]
+        assert np.allclose(np.einsum("jb,iob->ijo", A, np.stack(rows)), wanted, atol=1e-12)
+
+    @pytest.mark.parametrize(("square", "warp_n"), [(True, 16), (True, 32), (False, 32)])
+    def test_packed_weights_lie_where_the_lanes_read(self, square: bool, warp_n: int) -> None:
+        rng = np.random.default_rng(1)
+        weight = rng.standard_normal((128, 64, 3, 3)).astype(np.float32)
+        factors = transform_weight(weight, square).reshape(128, 64, -1)
+        count = factors.shape[2]
+        packed = pack_winograd(weight, square, 64, 32, warp_n).reshape(2, 2, 2, count, 4, 32, 2, 4)
+        for part, group, step, f, n16, lane, block, i in rng.integers(0, packed.shape, (300, 8)):
+            q, g = lane % 4, lane // 4
+            row = 32 * part + 16 * step + 2 * q + (0, 1, 8, 9)[i]
+            number = (n16 * 2 + block) % (warp_n // 8)
+            # The thread that holds column g after the product, and which of its adjacent channels this is.
+            first = 64 * group + n16 * 16 // warp_n * warp_n
+            column = first + (g // 2) * (warp_n // 4) + 2 * number + g % 2
+            assert packed[part, group, step, f, n16, lane, block, i] == np.float16(factors[column, row, f])
+
+    def test_float32_weights(self) -> None:
+        weight = np.random.default_rng(2).standard_normal((64, 8, 3, 3)).astype(np.float32)
+        packed = pack_winograd_f32(weight, 32).reshape(2, 8, 16, 32)
+        expected = transform_weight(weight).reshape(2, 32, 8, 16).astype(np.float32)
+        assert np.array_equal(packed, expected.transpose(0, 2, 3, 1))
+
+    def test_factors_beyond_half_are_refused(self) -> None:
+        weight = np.full((32, 16, 3, 3), 14000.0, np.float32)
+        # 9 / 4 of the weight: 31,500 fits, but 33,750 does not; along one axis the factor is 3 / 2.
+        assert fits_winograd(weight)
+        assert not fits_winograd(weight * (15 / 14))
+        assert fits_winograd(weight * (15 / 14), square=False)
+        with pytest.raises(BackendError, match="float16's range"):
+            pack_winograd(weight * (15 / 14), True, 32, 16, 16)
+        weight[3, 2, 1, 1] = np.nan
+        assert not fits_winograd(weight)
+
+    def test_every_sum_has_a_place_of_its_own(self) -> None:
+        for tile in (WarpTile(True, 2, 1, 2), WarpTile(True, 1, 2, 4), WarpTile(False, 4, 1, 4)):
+            shape = (tile.rows, tile.columns, tile.positions, tile.blocks)
+            places = {tile.sum_index(*index) + e for index in np.ndindex(shape) for e in range(2)}
+            assert places == set(range(tile.accumulators))
+
+
+@pytest.fixture(scope="module")
+def simulated() -> dict[str, dict]:
+    """Results by name: the simulator is chosen before numba is imported, hence a process of its own."""
+    script = Path(__file__).with_name("winograd_cases.py")
+    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}
+    done = subprocess.run(
+        [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return {row["name"]: row for row in map(json.loads, done.stdout.splitlines())}
+
+
+@pytest.mark.parametrize("case", SIMULATED, ids=lambda case: case.name)
+def test_kernel_agrees_with_numpy(case: Case, simulated: dict[str, dict]) -> None:
+    row = simulated[case.name]
+    assert row["flag"] == int(case.overflow)
+    if not case.overflow:
+        assert row["errors"][0] < TOLERANCE[case.request.make().precision]
+
+
+def test_a_transform_beyond_half_raises_the_flag(simulated: dict[str, dict]) -> None:
+    assert simulated["beyond half"]["largest"] < 1000.0
+    assert simulated["beyond half"]["flag"] == 1
+
+
+def assert_clean(request: Request, capability: tuple[int, int]) -> None:
+    kernel = request.make().kernel
+    image = assemble(kernel.name, compile_ptx(kernel, capability), architecture(kernel, capability))
+    if not image.assembled:
+        pytest.skip("no ptxas on this machine: install nvidia-cuda-nvcc")
+    assert image.spilled_bytes == image.stack_bytes == 0
+    assert not image.notes
+    assert 0 < image.registers * kernel.threads * kernel.min_blocks <= 65536
+
+
+@pytest.mark.parametrize(
+    ("request_", "capability"),
+    [
+        (winograd(64, 64, residual=True, **winograd_tile(64, True)), (8, 0)),
+        (winograd(64, 64, residual=True, square=False, **winograd_tile(64, False)), (9, 0)),
+        (winograd_f32(32, 32, residual=True), (7, 5)),
+    ],
+    ids=label,
+)
+def test_default_kernels_do_not_spill(request_: Request, capability: tuple[int, int]) -> None:
+    assert_clean(request_, capability)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", [(8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)], ids=label)
+@pytest.mark.parametrize("request_", layer_requests(), ids=label)
+def test_every_layer_compiles(request_: Request, capability: tuple[int, int]) -> None:
+    assert_clean(request_, capability)
+
+
+def test_default_tiles_fit_the_smallest_shared_memory() -> None:
+    # 99 KB is what compute capability 8.6, 8.9 and 12.0 give a block, 48 KB what every GPU gives without asking.
+    for request in layer_requests():
+        made = request.make()
+        assert made.kernel.shared_bytes <= (99 if made.precision == "fp16" else 48) * 1024
+
+
+def test_names_of_configurations_differ() -> None:
+    names = [request.make().kernel.name for request in layer_requests()]
+    names += [make_conv_winograd(64, 64, **changed).kernel.name for changed in ({}, {"stages": 2}, {"relu": False})]
+    assert len(set(names)) == len(names)
+
+
+@pytest.fixture(scope="module")
+def device() -> Any:
+    from diarize.backend.cuda_compile import KernelCache, build_all
+    from diarize.backend.cuda_driver import Gpu, MemoryPool
+
+    try:
+        gpu = Gpu()
+    except BackendError as error:
+        pytest.skip(str(error))
+    build_all([r for r in layer_requests() if r.make().kernel.runs_on(gpu.capability)], gpu.capability)
+    return gpu, MemoryPool(gpu), KernelCache()
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("request_", layer_requests(), ids=label)
+def test_on_odd_sizes(request_: Request, device: Any) -> None:
+    made = request_.make()
+    if not made.kernel.runs_on(device[0].capability):
+        pytest.skip("the kernel does not claim this GPU")
+    for height, width in [(1, 1), (2, 2), (3, 61), (5, 63), (9, 64), (7, 65), (11, 127), (13, 131)]:
+        errors, flag = run_on_gpu(Case(f"{height}x{width}", request_, 3, height, width), *device)
+        assert errors[0] < TOLERANCE[made.precision], (height, width)
+        assert flag == 0
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("square", [True, False])
+def test_planted_overflow_raises_the_flag(square: bool, device: Any) -> None:
+    request = winograd(64, 64, residual=True, square=square, **winograd_tile(64, square))
+    case = Case("overflow", request, 2, 6, 40, overflow=True)
+    assert run_on_gpu(case, *device)[1] == 1
+    assert run_on_gpu(replace(case, overflow=False), *device)[1] == 0
