@@ -3,8 +3,8 @@
 The intrinsics and `cuda` are looked up when a kernel is compiled, which is seldom: numba takes half a second to import.
 
 A port to another front end would touch this module's parts only: `ptx_asm` (how an instruction is emitted),
-`ptx_device`, `ptx_conv`, `ptx_hopper`, `ptx_split`, `ptx_lstm` and `ptx_winograd` (the instructions), `ptx_sim...` (what
-they mean, in numpy).
+`ptx_device`, `ptx_conv`, `ptx_hopper`, `ptx_split`, `ptx_lstm`, `ptx_winograd` and
+`ptx_winograd_f32` (the instructions), `ptx_sim...` (what they mean, in numpy).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ if SIMULATOR:
     from .ptx_sim_lstm import *  # noqa: F403
     from .ptx_sim_split import *  # noqa: F403
     from .ptx_sim_winograd import *  # noqa: F403
+    from .ptx_sim_winograd_f32 import *  # noqa: F403
 elif not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Deferred:
@@ -38,7 +39,7 @@ elif not TYPE_CHECKING:
 def _intrinsic(name: str) -> Any:
     if name == "cuda":
         return importlib.import_module("numba.cuda")
-    for part in ("ptx_conv", "ptx_winograd", "ptx_split", "ptx_lstm", "ptx_hopper", "ptx_device"):
+    for part in ("ptx_conv", "ptx_winograd", "ptx_winograd_f32", "ptx_split", "ptx_lstm", "ptx_hopper", "ptx_device"):
         module = importlib.import_module(f".{part}", __package__)
         if name in module.__all__:
             return getattr(module, name)

@@ -117,7 +117,7 @@ def pack_winograd(weight: np.ndarray, square: bool, tile_n: int, tile_k: int, wa
     if not fits_winograd(weight, square):
         raise BackendError(
             "a convolution's weights leave float16's range when transformed for Winograd's method (largest "
-            f"weight {np.abs(weight).max():.4g}, largest factor allowed {LARGEST_HALF:.0f}); use a float32 kernel for this layer"
+            f"weight {np.abs(weight).max():.4g}, largest factor allowed {LARGEST_HALF:.0f}); use a float32 kernel here"
         )
     c_out, c_in = weight.shape[:2]
     factors = transform_weight(weight, square).reshape(c_out, c_in, -1).astype(np.float16)
