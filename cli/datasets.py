@@ -95,7 +95,7 @@ def pull(
     verbose: _options.Verbose = 0,
     quiet: _options.Quiet = 0,
 ) -> None:
-    """Fetch a data set: says licence and size first, goes on where it stopped, checks and unpacks.
+    """Fetch a data set: says licence and size first, goes on where it stopped, checks and unpacks. What ships is there.
 
     lock.json in the folder keeps the sha256 of everything as it was first seen.
     """
@@ -108,6 +108,10 @@ def pull(
         from ..offline import offline as is_offline
 
         manifest = _manifest(name)
+        if manifest.ships and to is None:
+            if verbosity >= 0:
+                say(f"{manifest.name} ships with the package: there is nothing to fetch")
+            return
         root = to or pull_folder(manifest)
         # Offline, either all is here already or the library says what is not.
         if verbosity >= 0 and manifest.downloads and not is_offline():

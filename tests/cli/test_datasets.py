@@ -141,3 +141,8 @@ def test_errors_are_one_line(cli: Callable[..., Finished], arguments: list[str],
     shown = cli("datasets", *arguments)
     assert (shown.code, shown.out, len(shown.err)) == (code, "", 1)
     assert reason in shown.err[0]
+
+
+def test_what_ships_needs_no_fetching(cli: Callable[..., Finished]) -> None:
+    said = "diarize: mini ships with the package: there is nothing to fetch"
+    assert cli("datasets", "pull", "mini") == Finished(0, "", [said])
