@@ -228,7 +228,8 @@ def _layers(recipe: Recipe) -> list[str]:
 
 def _recipe_as_text(name: str, recipe: Recipe) -> str:
     content = _recipe_as_json(recipe, False)
-    lines = [f"{name}: {recipe.kind} for {_made_for(recipe)}", "", "key"]
+    kind = {"tune": "tune file for ", "recipe": "recipe for ", "default": "default "}[recipe.kind]
+    lines = [f"{name}: {kind}{_made_for(recipe)}", "", "key"]
     lines += [f"  {field}: {_plain(value)}" for field, value in content["key"].items()]
     lines += ["", "provenance"]
     for field, value in content["provenance"].items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,13 @@ from diarize.hardware import Device
 from .conftest import Finished
 
 H200 = Device("cuda", "NVIDIA H200", 0, (9, 0), 132, 150_754_820_096, "580.159.04", "13.0")
+
+
+@pytest.fixture(autouse=True)
+def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user without a tune file."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("DIARIZE_TUNE_FILE", raising=False)
 
 
 @pytest.fixture
@@ -48,7 +56,7 @@ def test_a_gpu(cli: Callable[..., Finished], one: None) -> None:
     assert done.code == 0
     for words in ("cuda:0  NVIDIA H200", "capability 9.0", "132 multiprocessors", "150.8 GB", "driver 580.159.04"):
         assert words in done.out
-    assert "tune file: none yet" in done.out
+    assert "tune file: none in " in done.out
 
 
 def test_a_gpu_in_json(cli: Callable[..., Finished], one: None) -> None:

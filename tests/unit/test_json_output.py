@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import diarize
 from diarize.errors import FormatError
 from diarize.outputs.json import format_json, overlap_seconds, parse_json, read_json, speaker_totals
-from diarize.types import Diarization, Turn
+from diarize.types import Diarization, KernelChoices, Turn
 
 RESULT = Diarization(
     turns=(Turn(0.0004, 2.5, "SPEAKER_00", 0.9876), Turn(2.0, 3.25, "SPEAKER_01"), Turn(4.0, 5.0, "SPEAKER_00")),
@@ -138,6 +138,14 @@ def test_files_that_cannot_be_read(tmp_path):
     for name, text in (("none.json", "No such file"), ("", "Is a directory"), ("binary.json", "not UTF-8")):
         with pytest.raises(FormatError, match=text):
             read_json(tmp_path / name)
+
+
+def test_what_chose_the_kernels_is_recorded():
+    recipe = KernelChoices("recipe nvidia-h200", {"resnet34.conv1": "stem", "pyannet.lstm": "1: a, 32: b"})
+    text = format_json(dataclasses.replace(RESULT, recipe=recipe), "x")
+    layers = '{"resnet34.conv1": "stem", "pyannet.lstm": "1: a, 32: b"}'
+    assert f'  "recipe": {{"source": "recipe nvidia-h200", "layers": {layers}}},' in text.splitlines()
+    assert parse_json(text).diarization.recipe == recipe
 
 
 @settings(deadline=None, max_examples=60)

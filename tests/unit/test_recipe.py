@@ -324,7 +324,7 @@ def test_every_candidate_with_evidence_can_be_written_and_read() -> None:
 
 
 NUMBERS = st.one_of(st.integers(), st.floats(allow_nan=True), st.just(10**400))
-VALUES = st.recursive(
+VALUES: st.SearchStrategy[Any] = st.recursive(
     st.one_of(st.none(), st.booleans(), NUMBERS, st.text(max_size=5), st.just([])),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=5,

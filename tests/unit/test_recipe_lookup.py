@@ -97,7 +97,7 @@ def test_a_damaged_tune_file_is_refused_with_one_warning_and_wholly(tmp_path: Pa
     )
 
 
-MISMATCHES = [
+MISMATCHES: list[tuple[dict[str, Any], str]] = [
     ({"device": "NVIDIA H100"}, "key.device is 'NVIDIA H100', wanted 'NVIDIA H200' of this GPU"),
     ({"capability": (9, 1)}, "entries[0].candidate is 'roll_r20', wanted one that runs on compute capability 9.1"),
     ({"multiprocessors": 114}, "key.multiprocessors is 114, wanted 132 of this GPU"),
