@@ -42,7 +42,7 @@ class EarlyWork:
     def __init__(self, search: bool) -> None:
         self._search = search
         self._parts: list[Rows] = []
-        self._units = np.empty((0, 0))
+        self._units: np.ndarray | None = None
         self._used = 0
         self._waiting: list[np.ndarray] = []
         self._neighbours: Neighbours | None = None
@@ -65,7 +65,7 @@ class EarlyWork:
         """What was found, once all stretches are done; None without any."""
         for future in self._done:
             future.result()
-        if not self._parts:
+        if self._units is None:
             return None
         self._learn(0)
         parts = self._parts
@@ -87,6 +87,8 @@ class EarlyWork:
 
     def _keep(self, units: np.ndarray) -> None:
         """Append to all units, in room that doubles: copying must not wait for the end."""
+        if self._units is None:
+            self._units = np.empty((0, units.shape[1]))
         last = self._used + len(units)
         if last > len(self._units):
             room = np.empty((max(last, 2 * len(self._units)), units.shape[1]))

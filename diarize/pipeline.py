@@ -28,6 +28,7 @@ from .backend.cuda_wake import wake
 from .backend.select import choose_device
 from .channels import SPLIT, Channel, joined, parse_channel
 from .clustering import Clusterer
+from .early import EarlyWork
 from .engine import Compiling, Engine, open_engine
 from .errors import AudioError, OptionError
 from .framing import FRAMES_PER_WINDOW, LOCAL_SPEAKERS, SAMPLE_RATE, Framing
@@ -317,8 +318,8 @@ class Pipeline:
     ) -> Diarization:
         """The result of what `reader` delivers."""
         started = time.perf_counter()
-        with reader:
-            analysis = self._analyse(reader, progress, cancelled)
+        with reader, EarlyWork(self._clusterer.searches) as early:
+            analysis = self._analyse(reader, early, progress, cancelled)
             warnings = tuple(reader.warnings)
         analysed = time.perf_counter()
         if progress is not None:
@@ -352,7 +353,11 @@ class Pipeline:
         )
 
     def _analyse(
-        self, reader: audio.AudioReader, progress: Progress | None, cancelled: Callable[[], bool] | None
+        self,
+        reader: audio.AudioReader,
+        early: EarlyWork,
+        progress: Progress | None,
+        cancelled: Callable[[], bool] | None,
     ) -> Analysis:
         step = self.step_samples
         stretcher = Stretcher(reader, step, self.engine.max_windows, self.engine.shares)
@@ -360,6 +365,7 @@ class Pipeline:
         done = 0
         for result in self._in_order(iter(stretcher), cancelled):
             results.append(result)
+            early.add(result)
             done += len(result.classes)
             if progress is not None:
                 total = reader.total_seconds
@@ -372,6 +378,7 @@ class Pipeline:
             stretcher.num_samples,
             sum(r.segmentation_seconds for r in results),
             sum(r.embedding_seconds for r in results),
+            early.finish(),
         )
 
     def _in_order(self, stretches: Iterator[Stretch], cancelled: Callable[[], bool] | None) -> Iterator[StretchResult]:
