@@ -6,12 +6,13 @@ any batch that fits, so that its launches can be captured once. A sequence's emb
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .. import registry
 from ..candidates import Request
 from ..errors import BackendError
 from .cuda_compile import KernelCache
@@ -28,27 +29,14 @@ _ALIGNMENT = 4
 _WIDTHS = {1: 512, 2: 1024, 3: 1024}
 
 
-def _conv(stride: int, size: int, residual: bool, relu: bool) -> Request:
-    parameters = {"stride": stride, "size": size, "residual": residual, "relu": relu}
-    return Request("campplus_head:make_cam_conv", parameters)
+def portable_kernels(capability: tuple[int, int] = (8, 0)) -> dict[str, Request]:
+    """The kernel of every layer for GPUs of a compute capability, by the layer's name."""
+    chosen = registry.portable(capability, ["campplus"]).at(1)
+    return {layer.partition(".")[2]: candidate.requests[0] for layer, candidate in chosen.items()}
 
 
-KERNELS = {
-    "mean": Request("campplus_head:make_cam_mean", {}),
-    "stem": Request("campplus_head:make_cam_stem", {}),
-    "strided": _conv(2, 3, False, True),
-    "shortcut": _conv(2, 1, False, False),
-    "inner": _conv(1, 3, False, True),
-    "outer": _conv(1, 3, True, True),
-    "product": Request("campplus_tdnn:make_cam_product", {"mode": "norm"}),
-    "transit": Request("campplus_tdnn:make_cam_product", {"mode": "transit"}),
-    "tdnn": Request("campplus_tdnn:make_cam_product", {"mode": "head"}),
-    "taps": Request("campplus_tdnn:make_cam_product", {"mode": "taps"}),
-    "context": Request("campplus_tdnn:make_cam_context", {}),
-    "statistics": Request("campplus_tdnn:make_cam_statistics", {}),
-    "dense": Request("campplus_tdnn:make_cam_dense", {}),
-}
-"""Every kernel of the network."""
+KERNELS = portable_kernels()
+"""Every kernel of the network, from compute capability 8.0 on."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +94,8 @@ def lay_out(frames: Sequence[np.ndarray], capacity: int, sequences: int) -> Layo
 class CampPlusKernels:
     """Compiled kernels and packed weights of CAM++ on one GPU.
 
-    `layers` is what `diarize.model.campplus.campplus_layers` returns.
+    `layers` is what `diarize.model.campplus.campplus_layers` returns; `kernels` the kernel of every layer by name, as
+    `portable_kernels` returns them for the GPU, which is the default.
 
     Raises
     ------
@@ -114,7 +103,14 @@ class CampPlusKernels:
         A kernel does not run on this GPU, or a weight does not fit the kernels' numbers.
     """
 
-    def __init__(self, gpu: Gpu, pool: MemoryPool, layers: Sequence[Layer], cache: KernelCache | None = None) -> None:
+    def __init__(
+        self,
+        gpu: Gpu,
+        pool: MemoryPool,
+        layers: Sequence[Layer],
+        cache: KernelCache | None = None,
+        kernels: Mapping[str, Request] | None = None,
+    ) -> None:
         from ..kernels.campplus_head import pack_conv, pack_stem
         from ..kernels.campplus_tdnn import pack_context, pack_product
         from ..kernels.split_pack import fits_split
@@ -122,7 +118,8 @@ class CampPlusKernels:
         cache = cache or KernelCache()
         self.gpu = gpu
         self.memory = pool
-        made = {name: request.make() for name, request in KERNELS.items()}
+        chosen = kernels or portable_kernels(gpu.capability)
+        made = {name: request.make() for name, request in chosen.items()}
         self.loaded: dict[str, LoadedKernel] = {
             name: gpu.load(cache.get(kernel, gpu.capability), kernel) for name, kernel in made.items()
         }

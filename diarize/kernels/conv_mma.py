@@ -5,8 +5,8 @@ tile_n channels. The input halo tile of tile_k channels comes to shared memory o
 only shifts the ldmatrix row addresses. Packed weights stream through three buffers, one tap and channel part each.
 
 Shared memory: pixel rows of tile_k halves, 16-byte units swizzled by the pixel number; the row pitch is a multiple of
-8 pixels, so that a shift by rows keeps the swizzle. The tiles of `portable_tile` fit the 99 KB of compute capability
-8.6, or the 64 KB of 7.5.
+8 pixels, so that a shift by rows keeps the swizzle. There are tiles for the 99 KB of compute capability 8.6 and for
+the 64 KB of 7.5.
 """
 
 from __future__ import annotations
@@ -228,31 +228,3 @@ def make_conv_mma(
         residual=residual,
         relu=relu,
     )
-
-
-def portable_tile(c_in: int, stride: int, shared_bytes: int = 99 * 1024) -> dict[str, int]:
-    """Tile parameters by input channels and stride, for GPUs that give a block 99 KB of shared memory, or 64 KB.
-
-    They are chosen to fit, not measured on each GPU.
-    """
-    if shared_bytes < 99 * 1024:
-        return _small_tile(c_in, stride)
-    if stride == 2:
-        return {"tile_rows": 2, "tile_columns": 32, "tile_k": 64 if c_in == 64 else 32, "warps_m": 4}
-    if c_in == 32:
-        return {"tile_rows": 4, "tile_columns": 64, "tile_n": 32, "tile_k": 32, "min_blocks": 2}
-    if c_in == 64:
-        return {"tile_rows": 4, "tile_columns": 64, "warps_m": 8}
-    return {"tile_rows": 4, "tile_columns": 32, "warps_m": 4}
-
-
-def _small_tile(c_in: int, stride: int) -> dict[str, int]:
-    """Tiles of at most 64 KB, which is also all that a multiprocessor of compute capability 7.5 has."""
-    if stride == 2:
-        return {"tile_rows": 2, "tile_columns": 32, "tile_k": 32, "warps_m": 4, "warps_n": 2}
-    if c_in == 32:
-        return {"tile_rows": 4, "tile_columns": 48, "tile_n": 32, "tile_k": 32, "min_blocks": 2}
-    if c_in == 64:
-        return {"tile_rows": 4, "tile_columns": 32, "warps_m": 4, "warps_n": 2}
-    rows, columns = (4, 32) if c_in == 128 else (2, 64)
-    return {"tile_rows": rows, "tile_columns": columns, "tile_k": 32, "warps_m": 4, "warps_n": 2}

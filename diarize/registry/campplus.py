@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..candidates import Candidate, Request, TunedLayer
+from ..candidates import Candidate, Request, TunedLayer, Value
 
 EVIDENCE = "pairs of float16: 3e-4 of float32 over 49 sequences, RECORD-cuda.md"
 
@@ -46,6 +46,13 @@ KERNELS: Mapping[str, tuple[str, str, str, Mapping[str, Any]]] = {
     "dense": ("linear", "embedding layer", "campplus_tdnn:make_cam_dense", {}),
 }
 
+# What differs where a multiprocessor has 64 KB of shared memory, or loads are not asynchronous and take registers.
+_TURING: Mapping[str, Mapping[str, Value]] = {
+    "strided": {"passes": 2},
+    "product": {"min_blocks": 2},
+    "transit": {"min_blocks": 2},
+}
+
 LAYERS = tuple(TunedLayer(f"campplus.{name}", row[0], row[1]) for name, row in KERNELS.items())
 
 
@@ -54,6 +61,12 @@ def candidates() -> list[Candidate]:
     found = []
     for name, (operation, _, factory, parameters) in KERNELS.items():
         title = "plain" if operation in ("mean", "context", "pooling") else "split"
-        request = Request(factory, parameters)
-        found.append(Candidate(f"campplus.{name}", title, 1, "split", (request,), evidence=EVIDENCE))
+        variants: list[tuple[str, Mapping[str, Value], tuple[int, int]]] = [(title, {}, (7, 5))]
+        if name in _TURING:
+            (key, value), *_ = _TURING[name].items()
+            variants = [(title, {}, (8, 0)), (f"{title}_{key}{value}", _TURING[name], (7, 5))]
+        for label, tuning, lowest in variants:
+            request = Request(factory, {**parameters, **tuning})
+            layer = f"campplus.{name}"
+            found.append(Candidate(layer, label, 1, "split", (request,), tuning, capability=lowest, evidence=EVIDENCE))
     return found

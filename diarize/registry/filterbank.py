@@ -17,7 +17,8 @@ def candidates() -> list[Candidate]:
     """Every candidate."""
 
     def one(layer: str, factory: str) -> Candidate:
-        return Candidate(layer, factory.partition(":")[2][5:], 1, "fp32", (Request(factory, {}),), evidence=FLOAT32)
+        name = factory.partition(":")[2].removeprefix("make_")
+        return Candidate(layer, name, 1, "fp32", (Request(factory, {}),), capability=(7, 5), evidence=FLOAT32)
 
     return [
         one("fbank.log_mel", "fbank:make_fbank"),

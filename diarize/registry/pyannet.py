@@ -10,6 +10,8 @@ from ..candidates import Candidate, Request, TunedLayer, Value
 FRAMES = 589
 EVIDENCE = {"split": "0 of 741,551 frames differ from float32, RECORD-cuda.md"}
 """Where the precision of the LSTM stack is known to be enough: at most one frame in 50,000, and the same turns."""
+EXACT = "within 1e-6 of float64, RECORD-cuda.md"
+"""The same of what stands before it."""
 
 
 @dataclass(frozen=True)
@@ -60,26 +62,40 @@ FRONT: Mapping[str, Request] = {
 }
 """The kernels in front of the LSTM stack."""
 
+# Layers whose kernels take more than the 64 KB of shared memory of compute capability 7.5, unless in two passes.
+_IN_PASSES = ("sinc", "conv1", "conv2")
+
 
 def candidates() -> list[Candidate]:
     """Every candidate."""
-    front = [
-        Candidate(f"pyannet.{name}", "pairs", 1, "split", (request,), evidence="within 1e-6 of float64, RECORD-cuda.md")
-        for name, request in FRONT.items()
-    ]
+    front = []
+    for name, request in FRONT.items():
+        variants: list[tuple[str, Mapping[str, Value], tuple[int, int]]] = [("pairs", {}, (7, 5))]
+        if name in _IN_PASSES:
+            variants = [("pairs", {}, (8, 0)), ("pairs_passes2", {"passes": 2}, (7, 5))]
+        for title, tuning, lowest in variants:
+            requests = (Request(request.factory, {**request.parameters, **tuning}),)
+            layer = f"pyannet.{name}"
+            front.append(Candidate(layer, title, 1, "split", requests, tuning, capability=lowest, evidence=EXACT))
     rest = [c for name, precision in PRECISIONS.items() for c in _stack(name, precision)]
     return [*front, *sorted(rest, key=lambda c: [layer.id for layer in LAYERS].index(c.layer))]
 
 
 def _stack(name: str, precision: LstmPrecision) -> list[Candidate]:
-    """The LSTM stack and what reads it in one precision: portable candidates first."""
+    """The LSTM stack and what reads it in one precision: portable candidates first, those for Turing last."""
     evidence = EVIDENCE.get(name, "")
 
-    def one(layer: str, title: str, requests: list[Request], tuning: Mapping[str, Value], exactly: bool) -> Candidate:
-        capability = (9, 0) if exactly else (8, 0)
+    def one(
+        layer: str,
+        title: str,
+        requests: list[Request],
+        tuning: Mapping[str, Value],
+        exactly: bool,
+        lowest: tuple[int, int] = (8, 0),
+    ) -> Candidate:
         return Candidate(
             f"pyannet.{layer}", f"{title}_{name}", 1, name, tuple(requests), tuning,
-            capability=capability, exactly=exactly, evidence=evidence,
+            capability=(9, 0) if exactly else lowest, exactly=exactly, evidence=evidence,
         )  # fmt: skip
 
     found = []
@@ -89,6 +105,8 @@ def _stack(name: str, precision: LstmPrecision) -> list[Candidate]:
     for layer, parameters in (("lstm_input0", {"chunks": 1, **first}), ("lstm_input", {"chunks": 4, **inputs})):
         found.append(one(layer, "mma", [Request("lstm:make_lstm_input", parameters)], {}, False))
         found.append(one(layer, "wgmma", [Request("lstm_hopper:make_lstm_input_hopper", parameters)], {}, True))
+        two = Request("lstm:make_lstm_input", {**parameters, "stages": 2})
+        found.append(one(layer, "mma_s2", [two], {"stages": 2}, False, (7, 5)))
     state = {
         "exact_weights": precision.recurrent_weights,
         "exact_state": precision.state,
@@ -108,5 +126,10 @@ def _stack(name: str, precision: LstmPrecision) -> list[Candidate]:
         one("lstm", "interleaved16", [interleaved], {"windows": (16,), "interleaved": True}, False),
         one("lstm", "interleaved8or16", [resident[0], interleaved], {"windows": (8, 16), "interleaved": True}, False),
     ]
-    found.append(one("dense", "pairs", [Request("dense:make_dense", {"low": precision.inputs})], {}, False))
+    ahead = Request(streamed.factory, {**streamed.parameters, "staged": False})
+    found.append(one("lstm", "ahead8", [ahead], {"windows": (8,), "staged": False}, False, (7, 5)))
+    dense: dict[str, Value] = {"low": precision.inputs}
+    found.append(one("dense", "pairs", [Request("dense:make_dense", dense)], {}, False))
+    pieces = Request("dense:make_dense", {**dense, "pieces": 2})
+    found.append(one("dense", "pairs_pieces2", [pieces], {"pieces": 2}, False, (7, 5)))
     return found

@@ -105,10 +105,9 @@ def candidates() -> list[Candidate]:
 
 
 def _plain(layer: str, name: str, precision: str, storage: str, *requests: Request) -> Candidate:
-    lowest = (7, 5) if storage == "float" else (8, 0)
     evidence = EVIDENCE if precision == "fp16" else FLOAT32
     return Candidate(f"resnet34.{layer}", name, 1, precision, requests, storage=storage, evidence=evidence,
-                     capability=lowest)  # fmt: skip
+                     capability=(7, 5))  # fmt: skip
 
 
 def _hopper(layer: str, family: str, problem: Mapping[str, Any], tuning: Mapping[str, Value]) -> Candidate:
@@ -121,12 +120,12 @@ def _hopper(layer: str, family: str, problem: Mapping[str, Any], tuning: Mapping
 
 
 def _portable(layer: str, problem: Mapping[str, Any], tiles: list[dict[str, Value]]) -> list[Candidate]:
-    """Candidates of ordinary tensor cores and of float32, for stride 1 and 2."""
+    """Candidates of ordinary tensor cores and of float32, for stride 1 and 2; the last tile fits 64 KB."""
     found = []
     for tile in tiles:
         request = Request("conv_mma:make_conv_mma", {**problem, **tile})
-        name = title("mma", tile)
-        found.append(Candidate(f"resnet34.{layer}", name, 1, "fp16", (request,), tile, "half", evidence=EVIDENCE))
+        name, lowest = title("mma", tile), (7, 5) if tile is tiles[-1] else (8, 0)
+        found.append(Candidate(f"resnet34.{layer}", name, 1, "fp16", (request,), tile, "half", lowest, False, EVIDENCE))
     for tf32 in (True, False):
         precision, evidence = ("tf32", TF32) if tf32 else ("fp32", FLOAT32)
         request = Request("conv_f32:make_conv_f32", {**problem, "tf32": tf32})
@@ -142,17 +141,32 @@ def _separate(layer: str) -> Candidate:
 
 
 def mma_tiles(c_in: int, stride: int) -> list[dict[str, Value]]:
-    """Tiles of the portable float16 convolution; the first fits 99 KB of shared memory a block."""
+    """Tiles of the portable float16 convolution; the first fits 99 KB of shared memory a block, the last 64 KB.
+
+    A multiprocessor of compute capability 7.5 has no more than those 64 KB, so that most last tiles have eight warps.
+    """
     if stride == 2:
-        return [{"tile_rows": 2, "tile_columns": 32, "tile_k": 64 if c_in == 64 else 32, "warps_m": 4}]
+        return [
+            {"tile_rows": 2, "tile_columns": 32, "tile_k": 64 if c_in == 64 else 32, "warps_m": 4},
+            {"tile_rows": 2, "tile_columns": 32, "tile_k": 32, "warps_m": 4, "warps_n": 2},
+        ]
     if c_in == 32:
         return [
             {"tile_rows": 4, "tile_columns": 64, "tile_n": 32, "tile_k": 32, "min_blocks": 2},
             {"tile_rows": 8, "tile_columns": 32, "tile_n": 32, "tile_k": 32, "min_blocks": 2},
+            {"tile_rows": 4, "tile_columns": 48, "tile_n": 32, "tile_k": 32, "min_blocks": 2},
         ]
     small: dict[str, Value] = {"tile_rows": 4, "tile_columns": 32, "warps_m": 4}
     wide: dict[str, Value] = {"tile_rows": 4, "tile_columns": 64, "warps_m": 8}
-    return [wide, small] if c_in == 64 else [small, wide]
+    if c_in == 64:
+        return [wide, small, {"tile_rows": 4, "tile_columns": 32, "warps_m": 4, "warps_n": 2}]
+    # Two rows divide the ten of the last stage.
+    rows, columns = (4, 32) if c_in == 128 else (2, 64)
+    return [
+        small,
+        wide,
+        {"tile_rows": rows, "tile_columns": columns, "tile_k": 32, "warps_m": 4, "warps_n": 2},
+    ]
 
 
 def _first_stage() -> list[Candidate]:

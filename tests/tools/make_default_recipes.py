@@ -3,9 +3,9 @@
     python tests/tools/make_default_recipes.py [--check] [--to recipes]
 
 Run it after the registry has changed; `--check` writes nothing and fails where a file would differ. A generation is a
-list of wishes, a pattern for layers and one for candidates: the first candidate, in the order of the wishes, that runs
-on every GPU which takes the file, and that goes together with the others, is the layer's choice; without one it is the
-registry's first. Layers without an alternative are left out, and parts that a kernel for the whole computes.
+list of wishes, patterns for layers and candidates with a precision: the first candidate, in the order of the wishes, that
+runs on every GPU which takes the file, and that goes together with the others, is the layer's choice; without one it is
+the registry's first. Layers without an alternative are left out, and parts that a kernel for the whole computes.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ ARTICLE = (
 RECORD = "tests/benchmarks/RECORD-cuda.md"
 GUIDE = "CUDA C++ Programming Guide, technical specifications per compute capability"
 
-TRUNK_HALF = ("resnet34.*", "mma_*")
-TRUNK_WINOGRAD_HALF = ("resnet34.layer[234].conv?", "winograd_f16*")
+TRUNK_HALF = ("resnet34.*", "mma_*", "fp16")
+TRUNK_WINOGRAD_HALF = ("resnet34.layer[234].conv?", "*winograd*", "fp16")
+STREAMED = ("pyannet.lstm", "streamed8_split", "split")
 SPLIT = "the LSTM stack multiplies pairs of float16: the only precision with evidence over whole recordings"
 
 
@@ -42,7 +43,7 @@ class Generation:
 
     capability: tuple[int, int]
     served: tuple[tuple[int, int], ...]
-    wishes: tuple[tuple[str, str], ...]
+    wishes: tuple[tuple[str, str, str], ...]
     reasons: tuple[str, ...]
     sources: tuple[str, ...] = (ARTICLE, GUIDE)
     measured: str = "not measured"
@@ -57,22 +58,18 @@ GENERATIONS = (
     Generation(
         (7, 5),
         ((7, 5),),
-        (
-            ("resnet34.*", "*k8*"),
-            ("resnet34.layer[234].conv?", "winograd_f32*"),
-            ("resnet34.*", "fp32"),
-        ),
+        (TRUNK_HALF,),
         (
             "Turing has tensor cores for float16 (m16n8k8) and none for TF32: on a T4 the article moved the 3x3 "
             "convolutions of the trunk to float16 tensor cores, 136 ms against cuDNN's 272 ms for 32 windows",
-            "where this package has no float16 kernel for Turing: float32, by Winograd where there is one, which the "
-            "article used for the 64-channel layers of the T4 before",
+            SPLIT,
+            "every kernel takes at most 64 KB of shared memory a block, which is all that a multiprocessor has",
         ),
     ),
     Generation(
         (8, 0),
         ((8, 0),),
-        (TRUNK_HALF, ("pyannet.lstm", "streamed8_split")),
+        (TRUNK_HALF, STREAMED),
         (
             "the A100's TF32 tensor cores run 8 times as fast as its float32: scalar float32 in the early trunk made "
             "the article's build 1.4 times slower than cuDNN, TF32 there 1.17 times faster, and float16 tiles "
@@ -84,7 +81,7 @@ GENERATIONS = (
     Generation(
         (8, 6),
         ((8, 6), (8, 7)),
-        (TRUNK_HALF, ("pyannet.lstm", "streamed8_split")),
+        (TRUNK_HALF, STREAMED),
         (
             "float16 in the trunk: TF32 has about the throughput of float32 on consumer GPUs, says the article; which "
             "precision it took on its A10, where it was ahead of cuDNN and cuBLAS, it does not say",
@@ -95,7 +92,7 @@ GENERATIONS = (
     Generation(
         (8, 9),
         ((8, 9),),
-        (TRUNK_HALF, ("pyannet.lstm", "streamed8_split")),
+        (TRUNK_HALF, STREAMED),
         (
             "float16 in the trunk: TF32 has about the throughput of float32 on consumer GPUs, says the article; which "
             "precision it took on its L4 and RTX 4090, where it was ahead of cuDNN and cuBLAS, it does not say",
@@ -107,20 +104,20 @@ GENERATIONS = (
         (9, 0),
         ((9, 0),),
         (
-            ("resnet34.layer1.block", "block32_g3"),
-            ("resnet34.layer2.entry", "down_g4_n64_b8"),
-            ("resnet34.layer2.conv?", "roll_r40"),
-            ("resnet34.layer[34].entry", "down_g2_n128_s6_b4"),
-            ("resnet34.layer3.conv1", "stream_g4_s6"),
-            ("resnet34.layer3.conv2", "stream_g4_s6_early"),
-            ("resnet34.layer4.conv?", "inline_g5"),
+            ("resnet34.layer1.block", "block32_g3", "fp16"),
+            ("resnet34.layer2.entry", "down_g4_n64_b8", "fp16"),
+            ("resnet34.layer2.conv?", "roll_r40", "fp16"),
+            ("resnet34.layer[34].entry", "down_g2_n128_s6_b4", "fp16"),
+            ("resnet34.layer3.conv1", "stream_g4_s6", "fp16"),
+            ("resnet34.layer3.conv2", "stream_g4_s6_early", "fp16"),
+            ("resnet34.layer4.conv?", "inline_g5", "fp16"),
             TRUNK_HALF,
-            ("pyannet.lstm_input*", "wgmma_split"),
-            ("pyannet.lstm", "interleaved8or16_split"),
+            ("pyannet.lstm_input*", "wgmma_split", "split"),
+            ("pyannet.lstm", "interleaved8or16_split", "split"),
         ),
         (
-            "Hopper's warpgroup tensor cores: the fastest of the kernels that were timed by hand on an H200, at 32 "
-            "and 128 windows; the same was never timed on an H100, whose memory is slower",
+            "Hopper's warpgroup tensor cores: the fastest of the kernels that were timed layer by layer on an H200, at "
+            "32 and 128 windows, before there was diarize cuda tune; not measured on an H100, whose memory is slower",
             SPLIT,
             "an H200 itself takes its recipe, where the package has one that fits",
         ),
@@ -130,7 +127,7 @@ GENERATIONS = (
     Generation(
         (10, 0),
         ((10, 0), (10, 3), (11, 0)),
-        (TRUNK_HALF, ("pyannet.lstm", "resident8or16_split")),
+        (TRUNK_HALF, ("pyannet.lstm", "resident8or16_split", "split")),
         (
             "ordinary tensor cores: warpgroup instructions of Hopper do not exist here, and there are no kernels for "
             "those that came instead",
@@ -142,7 +139,7 @@ GENERATIONS = (
     Generation(
         (12, 0),
         ((12, 0), (12, 1)),
-        (TRUNK_WINOGRAD_HALF, TRUNK_HALF, ("pyannet.lstm", "streamed8_split")),
+        (TRUNK_WINOGRAD_HALF, TRUNK_HALF, STREAMED),
         (
             "float16 in the whole trunk: the article's RTX 5090 is fastest so, by Winograd in the layers of 64 to 256 "
             "channels; with small batches, and on the RTX 5060 Ti in the layers of 128 and 256 channels, TF32 was "
@@ -176,9 +173,10 @@ def _able(layer: str, generation: Generation) -> Iterator[Candidate]:
 
 
 def _wished(layer: str, found: list[Candidate], generation: Generation) -> Candidate:
-    for layers, names in generation.wishes:
+    for layers, names, precision in generation.wishes:
         for candidate in found:
-            if fnmatchcase(layer, layers) and fnmatchcase(candidate.name, names):
+            named = fnmatchcase(layer, layers) and fnmatchcase(candidate.name, names)
+            if named and candidate.precision == precision:
                 return candidate
     return found[0]
 
