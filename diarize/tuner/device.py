@@ -16,15 +16,16 @@ from ..model.campplus import campplus_layers
 from ..model.fbank import log_mel_layer
 from ..model.resnet34 import resnet34_layers
 from ..model.segmentation import segmentation_layers
-from ..model.weights import EmbeddingNetwork, ModelWeights
+from ..model.weights import ModelWeights
 from ..registry import candidates
-from .activations import demo_speech, example_features, trunk_activations
+from .activations import trunk_activations
 from .others import CampPlusSites, FilterbankSites
 from .replay import Replays
 from .site import Compiling, Failure, FailureKind, Parts, Site
 from .stack import StackSites, base
 from .trunk import TrunkSites, needed_activations
 from .trunk_ends import TrunkEnds
+from .twins import CpuTwins
 from .workspace import Workspace
 
 Open = Callable[[TunedLayer, int, Parts], Site]
@@ -37,7 +38,7 @@ class DeviceBench:
         self._gpu = Gpu(index)
         self.device = device or self._gpu.describe()
         self._weights = weights
-        self._largest = largest
+        self._twins = CpuTwins(weights, largest)
         self._cache = KernelCache()
         self._space = Workspace(self._gpu)
         self.timer = Replays(self._gpu)
@@ -50,7 +51,7 @@ class DeviceBench:
         """See `Bench`."""
         capability = self._gpu.capability
         # What candidates are compared with, and what runs around them.
-        around = [*(float32_choice().requests() if self._has_trunk else ()), GATHER]
+        around = [*(float32_choice().requests() if self._twins.has_trunk else ()), GATHER]
         around += [c.requests[0] for c in candidates("fbank")]
         precisions = dict.fromkeys(c.precision for c in wanted if c.layer.startswith("pyannet.lstm"))
         for precision in ("split", *precisions):
@@ -66,10 +67,6 @@ class DeviceBench:
             for request in c.requests
             if request.key in failed
         }
-
-    @property
-    def _has_trunk(self) -> bool:
-        return self._weights.network is EmbeddingNetwork.RESNET34
 
     def ready(self, network: str) -> None:
         """See `Bench`."""
@@ -88,17 +85,16 @@ class DeviceBench:
 
     def _prepare(self, network: str) -> Open:
         """What opens the sites of a network, with the twins that all of its sites share."""
-        space, weights = self._space, self._weights
+        space, weights, twins = self._space, self._weights, self._twins
         if network == "pyannet":
             layers = segmentation_layers(weights.segmentation)
-            stack = self._stack = StackSites(space, layers, demo_speech(self._largest), self._cache)
+            stack = self._stack = StackSites(space, layers, twins.samples, twins.stack(), self._cache)
             return lambda layer, batch, _: stack.open(layer, batch)
         if network == "resnet34":
             return self._prepare_trunk()
         if self._bank is None:
-            window = "hamming" if self._has_trunk else "povey"
-            samples = demo_speech(self._largest)
-            self._bank = FilterbankSites(space, log_mel_layer(window), window, samples, self._cache)
+            layer = log_mel_layer(twins.analysis_window)
+            self._bank = FilterbankSites(space, layer, twins.bank(), twins.samples, self._cache)
         bank = self._bank
         if network == "fbank":
             return lambda layer, batch, _: bank.open(layer, batch)
@@ -110,8 +106,8 @@ class DeviceBench:
         layers = resnet34_layers(self._weights.embedding)
         inner = [c.layer for c in candidates("resnet34") if c.layer.count(".") == 2]
         names = {*needed_activations(inner), "layer4.2.conv2"}
-        features = example_features()
-        read = trunk_activations(space, layers, self._weights.embedding, features, names, self._cache)
+        features, expected = self._twins.trunk()
+        read = trunk_activations(space, layers, features, expected, names, self._cache)
         loader = ConvolutionLoader(self._gpu, space.memory, self._cache)
         convolutions = TrunkSites(space, loader, layers, read)
         ends = TrunkEnds(space, loader, layers, features, read)
@@ -127,6 +123,7 @@ class DeviceBench:
 
     def close(self) -> None:
         """See `Bench`."""
+        self._twins.close()
         if self._stack is not None:
             self._stack.release()
         self.timer.close()

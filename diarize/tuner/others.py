@@ -33,15 +33,17 @@ _STEPS = {"fbank.log_mel": "fbank", "fbank.mean": "mean"}
 
 
 class FilterbankSites:
-    """Makes sites; `window` is the analysis window, `samples` (num_samples,) float32 enough for the largest batch."""
+    """Makes sites; `bank` computes on the CPU, `samples` (num_samples,) float32 are enough for the largest batch."""
 
-    def __init__(self, space: Workspace, layer: Layer, window: str, samples: np.ndarray, cache: KernelCache) -> None:
+    def __init__(
+        self, space: Workspace, layer: Layer, bank: Filterbank, samples: np.ndarray, cache: KernelCache
+    ) -> None:
         self.space = space
         self.samples = samples
         self.kernels = FilterbankKernels(space.gpu, space.memory, layer, cache)
         kernel = GATHER.make()
         self.gather = space.gpu.load(cache.get(kernel, space.gpu.capability), kernel)
-        self._bank = Filterbank(window)
+        self._bank = bank
         self._features: dict[int, np.ndarray] = {}
 
     def features(self, window: int) -> np.ndarray:

@@ -56,14 +56,16 @@ class _Made:
 
 
 class StackSites:
-    """Makes sites; `layers` are the network's, `samples` (num_samples,) float32 enough for the largest batch."""
+    """Makes sites; `layers` are the network's, `samples` (num_samples,) float32 those of `twin`."""
 
-    def __init__(self, space: Workspace, layers: Sequence[Layer], samples: np.ndarray, cache: KernelCache) -> None:
+    def __init__(
+        self, space: Workspace, layers: Sequence[Layer], samples: np.ndarray, twin: StackTwin, cache: KernelCache
+    ) -> None:
         self._space = space
         self._layers = layers
         self._samples = samples
         self._cache = cache
-        self.twin = StackTwin(layers, samples)
+        self.twin = twin
         self._kernels: dict[str, PyanNetKernels] = {}
         self._arenas: dict[tuple[str, int], Arena] = {}
         self._batch = 0

@@ -16,24 +16,14 @@ from ..backend.cuda_resnet34 import DIMENSION, FRAMES, MELS
 from ..candidates import Candidate, TunedLayer
 from ..layers import Layer, Op
 from ..registry.resnet34 import PART, SIZES
+from .activations import SLOTS, example_masks
 from .periodic import Form, Memory, PeriodicSite
 from .site import Launch
 from .trunk import DTYPES
 from .workspace import CONTENTS, Workspace
 
-SLOTS = 2
-"""Embedded speakers a window."""
 _CHANNELS, _ROWS, _STEPS = SIZES[4]
 _STATISTICS = 2 * _ROWS * _CHANNELS
-
-
-def example_masks() -> np.ndarray:
-    """(CONTENTS * SLOTS, 125) float32: who talks all the time, most of it, or half of it."""
-    masks = np.ones((CONTENTS * SLOTS, _STEPS), np.float32)
-    for slot in range(1, len(masks)):
-        masks[slot, :: 1 + slot] = 0
-        masks[slot, : 10 * slot] = 0
-    return masks
 
 
 class TrunkEnds:
