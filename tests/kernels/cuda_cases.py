@@ -335,8 +335,15 @@ def _full(name: str, windows: int, height: int, width: int, overflow: bool = Fal
     return Case(name, _request("conv_f32:make_conv_f32", **parameters), windows, height, width, overflow=overflow)
 
 
-_SMALL = {"c_out": 32, "tile_rows": 4, "tile_columns": 16, "tile_n": 32}
-_SMALL_TF32 = {"c_out": 32, "tile_rows": 1, "tile_columns": 16, "tile_n": 32, "warps_m": 1, "tf32": True}
+_SMALL: dict[str, Any] = {"c_out": 32, "tile_rows": 4, "tile_columns": 16, "tile_n": 32}
+_SMALL_TF32: dict[str, Any] = {
+    "c_out": 32,
+    "tile_rows": 1,
+    "tile_columns": 16,
+    "tile_n": 32,
+    "warps_m": 1,
+    "tf32": True,
+}
 
 FULL_PRECISION = [
     _full("float32 small tile", 2, 5, 17, c_in=16, residual=True, **(_SMALL | {"c_out": 64})),
