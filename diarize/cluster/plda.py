@@ -62,15 +62,13 @@ class Plda:
         ModelError
             A table is missing, of the wrong shape, or singular.
         """
-        from scipy.linalg import LinAlgError, eigh, inv
-
         try:
             tr, psi = (np.asarray(arrays[name], dtype=np.float64) for name in ("tr", "psi"))
             # Within- and between-speaker covariances, then the basis that makes the first the identity and the
             # second diagonal: B v = lambda W v.
-            within = inv(tr.T @ tr)
-            between = inv((tr.T / psi) @ tr)
-            phi, basis = eigh(between, within)
+            within = np.linalg.inv(tr.T @ tr)
+            between = np.linalg.inv((tr.T / psi) @ tr)
+            phi, basis = _joint_diagonal(between, within)
             order = np.argsort(-phi, kind="stable")
             phi, basis = phi[order], basis[:, order]
             # An eigenvector's sign is free; fix it so that every machine stores the same table.
@@ -79,7 +77,7 @@ class Plda:
             return cls(arrays["mean1"], arrays["lda"], arrays["mean2"], arrays["mu"], basis, phi)
         except KeyError as missing:
             raise ModelError(f"PLDA table {missing} is missing; pull or convert the model again") from missing
-        except (LinAlgError, ValueError) as cause:
+        except (np.linalg.LinAlgError, ValueError) as cause:
             raise ModelError(f"PLDA tables cannot be used ({cause}); pull or convert the model again") from cause
 
     @classmethod
@@ -106,6 +104,15 @@ class Plda:
     def features(self, embeddings: np.ndarray) -> np.ndarray:
         """PLDA features, (N, R) float64, of raw `embeddings` (N, D)."""
         return (self.normalised(embeddings) - self.mu) @ self.transform
+
+
+def _joint_diagonal(between: np.ndarray, within: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Eigenvalues (R,), ascending, and vectors (R, R) of B v = lambda W v with v' W v = 1, as LAPACK's dsygvd."""
+    # Not scipy.linalg, whose import takes longer than everything else here.
+    factor = np.linalg.cholesky(within)
+    whitened = np.linalg.solve(factor, np.linalg.solve(factor, between).T)
+    values, vectors = np.linalg.eigh((whitened + whitened.T) / 2)
+    return values, np.linalg.solve(factor.T, vectors)
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
