@@ -3,9 +3,9 @@
     python tests/tools/make_default_recipes.py [--check] [--to recipes]
 
 Run it after the registry has changed; `--check` writes nothing and fails where a file would differ. A generation is a
-list of wishes, patterns for layers and candidates with a precision: the first candidate, in the order of the wishes, that
-runs on every GPU which takes the file, and that goes together with the others, is the layer's choice; without one it is
-the registry's first. Layers without an alternative are left out, and parts that a kernel for the whole computes.
+list of wishes, patterns for layers and candidates with a precision: the first candidate, in the order of the wishes,
+that runs on every GPU which takes the file, and that goes together with the others, is the layer's choice; without one
+it is the registry's first. Layers without an alternative are left out, and parts that a kernel for the whole computes.
 """
 
 from __future__ import annotations

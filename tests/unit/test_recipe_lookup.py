@@ -263,9 +263,11 @@ def test_a_form_can_be_forced(tmp_path: Path) -> None:
     assert found.warnings == ()
 
 
-@pytest.mark.parametrize("capability", [(8, 0), (8, 6), (8, 7), (8, 9), (9, 0), (10, 0), (10, 3), (12, 0), (12, 1)])
+@pytest.mark.parametrize(
+    "capability", [(7, 5), (8, 0), (8, 6), (8, 7), (8, 9), (9, 0), (10, 0), (10, 3), (12, 0), (12, 1)]
+)
 @pytest.mark.parametrize("embedding", ["resnet34", "campplus"])
-def test_every_layer_of_every_gpu_from_ampere_on_has_a_choice(capability: tuple[int, int], embedding: str) -> None:
+def test_every_layer_of_every_gpu_from_turing_on_has_a_choice(capability: tuple[int, int], embedding: str) -> None:
     found = look_up(at(capability), ("fbank", "pyannet", embedding))
     assert (found.missing, found.warnings) == ((), ())
     for one in found.selection.candidates():
