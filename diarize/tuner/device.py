@@ -21,7 +21,7 @@ from ..registry import candidates
 from .activations import trunk_activations
 from .others import CampPlusSites, FilterbankSites
 from .replay import Replays
-from .site import Compiling, Failure, FailureKind, Parts, Site
+from .site import Compiling, Failure, FailureKind, Parts, Site, Timer
 from .stack import StackSites, base
 from .trunk import TrunkSites, needed_activations
 from .trunk_ends import TrunkEnds
@@ -41,7 +41,8 @@ class DeviceBench:
         self._twins = CpuTwins(weights, largest)
         self._cache = KernelCache()
         self._space = Workspace(self._gpu)
-        self.timer = Replays(self._gpu)
+        self._replays = Replays(self._gpu)
+        self.timer: Timer = self._replays
         self._stack: StackSites | None = None
         self._bank: FilterbankSites | None = None
         self._openers: dict[str, Open] = {}
@@ -126,5 +127,5 @@ class DeviceBench:
         self._twins.close()
         if self._stack is not None:
             self._stack.release()
-        self.timer.close()
+        self._replays.close()
         self._space.memory.close()
