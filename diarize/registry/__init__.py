@@ -23,8 +23,9 @@ LAYERS: Mapping[str, TunedLayer] = {
 @cache
 def candidates(layer: str = "") -> tuple[Candidate, ...]:
     """Candidates of a layer, of a network ("resnet34"), or all of them, in the registry's order."""
-    found = (c for module in (filterbank, pyannet, resnet34, campplus) for c in module.candidates())
-    return tuple(c for c in found if not layer or layer in (c.layer, c.layer.partition(".")[0]))
+    if layer:
+        return tuple(c for c in candidates() if layer in (c.layer, c.layer.partition(".")[0]))
+    return tuple(c for module in (filterbank, pyannet, resnet34, campplus) for c in module.candidates())
 
 
 def find(layer: str, name: str) -> Candidate | None:
