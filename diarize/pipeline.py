@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
@@ -35,7 +35,7 @@ from .framing import FRAMES_PER_WINDOW, LOCAL_SPEAKERS, SAMPLE_RATE, Framing
 from .model.registry import resolve
 from .model.weights import ModelWeights, load_model
 from .modes import Mode, plan
-from .rehearsal import rehearse
+from .rehearsal import rehearsing
 from .spool import Source, seekable, stem
 from .stitch import LabelOrder
 from .stretches import Stretch, Stretcher
@@ -163,10 +163,9 @@ class Pipeline:
         count = threads or len(os.sched_getaffinity(0))
         chosen = plan(weights.network, by_name[mode])
         clusterer = Clusterer.of(weights, chosen.grid)
-        if gpu is not None:
-            rehearse(clusterer, chosen.step_samples)
         wanted = None if tune_file is None else Path(tune_file).expanduser()
-        engine = open_engine(device, weights, chosen.grid, count, compiling, wanted)
+        with nullcontext() if gpu is None else rehearsing(clusterer, chosen.step_samples):
+            engine = open_engine(device, weights, chosen.grid, count, compiling, wanted)
         if engine.choices is not None:
             for warning in engine.choices.warnings:
                 logger.warning("%s", warning)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import Thread
 
 import numpy as np
@@ -20,13 +23,20 @@ from .types import SpeakerBounds
 logger = logging.getLogger(__name__)
 
 _WINDOWS = 3
+_SWITCH_SECONDS = 1e-4
 
 
-def rehearse(clusterer: Clusterer, step_samples: int) -> Thread:
-    """Load clustering and stitching beside the caller, who waits for a GPU meanwhile; returns the thread, started."""
-    thread = Thread(target=_rehearse, args=(clusterer, step_samples), name="rehearsal")
-    thread.start()
-    return thread
+@contextmanager
+def rehearsing(clusterer: Clusterer, step_samples: int) -> Iterator[None]:
+    """Load clustering and stitching beside the block, which waits for a GPU now and then; may take longer than that."""
+    before = sys.getswitchinterval()
+    # The block gives the interpreter away hundreds of times for work in numpy, and must get it back at once.
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    try:
+        Thread(target=_rehearse, args=(clusterer, step_samples), name="rehearsal").start()
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 def _rehearse(clusterer: Clusterer, step_samples: int) -> None:

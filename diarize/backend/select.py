@@ -42,13 +42,18 @@ def discovered() -> Discovery:
     return discover()
 
 
+@cache
+def lacking() -> tuple[str, ...]:
+    """What `missing_packages` finds, asked once: it reads every folder of the path."""
+    return missing_packages()
+
+
 def choose_device(
     name: str,
-    proven: bool = True,
     find: Callable[[], Discovery] = discovered,
-    missing: Callable[[], tuple[str, ...]] = missing_packages,
+    missing: Callable[[], tuple[str, ...]] = lacking,
 ) -> Choice:
-    """The device for a name. Without `proven` results of the model on a GPU, only who asks for one gets it.
+    """The device for a name.
 
     Raises
     ------
@@ -67,8 +72,6 @@ def choose_device(
         if reason:
             raise BackendError(f"device {name} cannot be used: {reason}; use --device cpu, or see diarize devices")
         return Choice(found.gpus[index])
-    if not reason and not proven:
-        reason = "this model is not yet proven on a GPU; --device cuda asks for it"
     if reason:
         return Choice(None, (f"device cpu (automatic: {reason})",))
     return Choice(found.gpus[0], (f"device cuda:0, {found.gpus[0].name} (automatic)",))

@@ -39,20 +39,23 @@ def gate_scale() -> np.ndarray:
 
 def split_half(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Two float16 arrays whose sum is `values` to about 22 bits."""
-    values = np.asarray(values, np.float64)
+    if values.dtype != np.float32:
+        values = np.asarray(values, np.float64)
     high = to_half(values)
-    return high, to_half(values - high.astype(np.float64))
+    # Exact in float32 too: what float16 cut off has few enough digits.
+    return high, to_half(values - high.astype(values.dtype))
 
 
 def to_half(values: np.ndarray) -> np.ndarray:
     """`values` rounded to float16, as `astype` does; fast also where many are below 6.1e-5, as low parts are."""
     size = np.abs(values)
     small = size < _SMALLEST_NORMAL
+    out: np.ndarray = np.where(small, values.dtype.type(0.0), values).astype(np.float16)
     # numpy takes twenty times as long for a subnormal number, which is a multiple of 2 ** -24.
-    units = np.rint(np.where(small, size, 0.0) * 2.0**24).astype(np.uint16)
-    units |= np.signbit(values).astype(np.uint16) << np.uint16(15)
-    normal: np.ndarray = np.where(small, 0.0, values).astype(np.float16)
-    return np.where(small, units.view(np.float16), normal)
+    units = np.rint(size[small] * values.dtype.type(2.0**24)).astype(np.uint16)
+    units |= np.signbit(values[small]).astype(np.uint16) << np.uint16(15)
+    out[small] = units.view(np.float16)
+    return out
 
 
 def scaled_gates(weights: tuple[np.ndarray, np.ndarray]) -> np.ndarray:

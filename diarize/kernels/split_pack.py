@@ -21,7 +21,7 @@ def pack_split(weight: np.ndarray, columns: int | None = None) -> np.ndarray:
     """
     outputs, inputs = weight.shape
     columns = columns or -(-outputs // 8) * 8
-    padded = np.zeros((columns, inputs), np.float64)
+    padded = np.zeros((columns, inputs), np.float32 if weight.dtype == np.float32 else np.float64)
     padded[:outputs] = weight
     lane = np.arange(32)
     packed = np.empty((inputs // 16, columns // 8, 32, 8), np.float16)

@@ -105,8 +105,8 @@ def test_which_kernels() -> None:
     assert kernel_set(OLD).startswith("none")
 
 
-def choose(name: str, *gpus: Device, missing: tuple[str, ...] = (), proven: bool = True, problem: str = "") -> Any:
-    return choose_device(name, proven, lambda: Discovery(gpus, "580.1", "13.0", problem), lambda: missing)
+def choose(name: str, *gpus: Device, missing: tuple[str, ...] = (), problem: str = "") -> Any:
+    return choose_device(name, lambda: Discovery(gpus, "580.1", "13.0", problem), lambda: missing)
 
 
 def test_automatic_takes_a_gpu_and_says_so() -> None:
@@ -120,7 +120,6 @@ def test_automatic_takes_a_gpu_and_says_so() -> None:
     [
         ({"problem": "no NVIDIA driver is installed"}, "no NVIDIA driver"),
         ({"missing": ("numba-cuda",)}, "numba-cuda cannot be imported"),
-        ({"proven": False}, "not yet proven on a GPU"),
     ],
 )
 def test_automatic_takes_the_cpu_and_says_why(arguments: dict[str, Any], why: str) -> None:
@@ -138,7 +137,6 @@ def test_automatic_leaves_an_old_gpu_alone() -> None:
 
 def test_a_named_gpu() -> None:
     assert choose("cuda", H200).gpu == H200
-    assert choose("cuda", H200, proven=False).gpu == H200
     assert choose("cpu", H200).gpu is None
 
 
