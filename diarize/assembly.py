@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .activity import speaker_count
+from .backend.blas import one_blas_thread
 from .clustering import Clusterer
 from .confidence import CURVES, confidences, margins
 from .framing import SAMPLE_RATE, Framing
@@ -77,7 +78,23 @@ def assemble(
     offset: float,
     keep_windows: bool,
 ) -> Assembled:
-    """The result of an analysis; its times begin at `offset` seconds."""
+    """The result of an analysis; its times begin at `offset` seconds.
+
+    Products of matrices run in one thread: what is summed in which order must not depend on the machine's load.
+    """
+    with one_blas_thread():
+        return _assemble(analysis, clusterer, framing, bounds, order, offset, keep_windows)
+
+
+def _assemble(
+    analysis: Analysis,
+    clusterer: Clusterer,
+    framing: Framing,
+    bounds: SpeakerBounds,
+    order: LabelOrder,
+    offset: float,
+    keep_windows: bool,
+) -> Assembled:
     classes, embeddings, rows = analysis.classes, analysis.embeddings, analysis.rows
     count = speaker_count(classes, framing) if len(classes) else np.zeros(0, np.uint8)
     if not count.any():

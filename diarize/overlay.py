@@ -132,13 +132,26 @@ def runs(frames: np.ndarray, found: np.ndarray) -> int:
     """
     number = 0
     for cluster in range(len(frames)):
-        row, begin = frames[cluster], -1
-        for frame in range(len(row) + 1):
-            on = frame < len(row) and row[frame]
+        row, begin, frame = frames[cluster], -1, 0
+        last = len(row)
+        while frame <= last:
+            on = frame < last and row[frame]
             if on and begin < 0:
                 begin = frame
             elif not on and begin >= 0:
                 if number < len(found):
                     found[number, 0], found[number, 1], found[number, 2] = cluster, begin, frame
                 number, begin = number + 1, -1
+            frame += 1
+            # Most frames are like the one before: eight at a time.
+            while frame + 8 <= last and _alike(row, frame, on):
+                frame += 8
     return number
+
+
+@njit(cache=True, nogil=True)
+def _alike(row: np.ndarray, frame: int, on: bool) -> bool:
+    total = 0
+    for k in range(8):
+        total += row[frame + k]
+    return total == (8 if on else 0)

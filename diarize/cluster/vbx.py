@@ -15,6 +15,10 @@ implementation and analysis on standard tasks". Equation numbers below are of th
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +29,9 @@ INIT_SMOOTHING = 7.0
 MIN_PI = 1e-7
 """A speaker whose weight is not above this is dropped."""
 
-_BLOCK_ROWS = 1024
+_BLOCK_ROWS = 512
+# Products smaller than this are done sooner than threads have begun.
+_WORTH_THREADS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -76,18 +82,20 @@ def vbx_of(terms: Terms, labels: np.ndarray, Fa: float, Fb: float, min_pi: float
     counts, sums = _initial_statistics(rho, labels, num_speakers)
     pi = np.full(num_speakers, 1.0 / num_speakers)
     elbo: list[float] = []
-    for iteration in range(MAX_ITERATIONS):
-        # Eqs. (17) and (16): posterior variance and mean of every speaker.
-        invL = 1.0 / (1.0 + Fa / Fb * counts[:, None] * Phi)
-        alpha = Fa / Fb * invL * sums
-        offset = Fa * -0.5 * ((invL + alpha**2) @ Phi) + np.log(pi + 1e-8)
-        weights = Fa * alpha.T
-        counts, sums, evidence = _sweep(rho, Fa * G, weights, offset)
-        pi = counts / counts.sum()
-        # Eq. (25): evidence lower bound.
-        elbo.append(evidence + Fb * 0.5 * float(np.sum(np.log(invL) - invL - alpha**2 + 1.0)))
-        if iteration and elbo[-1] - elbo[-2] < MIN_GAIN:
-            break
+    threads = min(len(os.sched_getaffinity(0)), len(_blocks(len(rho))))
+    with _helpers(rho.size * num_speakers, threads) as pool:
+        for iteration in range(MAX_ITERATIONS):
+            # Eqs. (17) and (16): posterior variance and mean of every speaker.
+            invL = 1.0 / (1.0 + Fa / Fb * counts[:, None] * Phi)
+            alpha = Fa / Fb * invL * sums
+            offset = Fa * -0.5 * ((invL + alpha**2) @ Phi) + np.log(pi + 1e-8)
+            weights = Fa * alpha.T
+            counts, sums, evidence = _sweep(rho, Fa * G, weights, offset, pool)
+            pi = counts / counts.sum()
+            # Eq. (25): evidence lower bound.
+            elbo.append(evidence + Fb * 0.5 * float(np.sum(np.log(invL) - invL - alpha**2 + 1.0)))
+            if iteration and elbo[-1] - elbo[-2] < MIN_GAIN:
+                break
     kept = np.flatnonzero(pi > min_pi)
     gamma = np.empty((len(rho), len(kept)))
     for rows in _blocks(len(rho)):
@@ -97,10 +105,12 @@ def vbx_of(terms: Terms, labels: np.ndarray, Fa: float, Fb: float, min_pi: float
 
 def _initial_statistics(rho: np.ndarray, labels: np.ndarray, num_speakers: int) -> tuple[np.ndarray, np.ndarray]:
     """Sums of gamma and of gamma rho per speaker, where gamma is the softmax of 7 x one-hot labels."""
+    from .compiled import add_rows
+
     far = 1.0 / (np.exp(INIT_SMOOTHING) + num_speakers - 1)
     lift = (np.exp(INIT_SMOOTHING) - 1.0) * far
     sums = np.zeros((num_speakers, rho.shape[1]))
-    np.add.at(sums, labels, rho)
+    add_rows(rho, labels, sums)
     counts = np.bincount(labels, minlength=num_speakers).astype(np.float64)
     return far * len(rho) + lift * counts, far * rho.sum(axis=0) + lift * sums
 
@@ -118,18 +128,38 @@ def _responsibilities(rho: np.ndarray, weights: np.ndarray, offset: np.ndarray) 
 
 
 def _sweep(
-    rho: np.ndarray, scaled_G: np.ndarray, weights: np.ndarray, offset: np.ndarray
+    rho: np.ndarray,
+    scaled_G: np.ndarray,
+    weights: np.ndarray,
+    offset: np.ndarray,
+    pool: ThreadPoolExecutor | None,
 ) -> tuple[np.ndarray, np.ndarray, float]:
     """Sums of gamma (S,), of gamma rho (S, R), and of the log-likelihood, over all rows."""
+
+    def one(rows: slice) -> tuple[np.ndarray, np.ndarray, float]:
+        gamma, log_norm = _responsibilities(rho[rows], weights, offset)
+        return gamma.sum(axis=0), gamma.T @ rho[rows], float((log_norm + scaled_G[rows]).sum())
+
     counts = np.zeros(len(offset))
     sums = np.zeros((len(offset), rho.shape[1]))
     evidence = 0.0
-    for rows in _blocks(len(rho)):
-        gamma, log_norm = _responsibilities(rho[rows], weights, offset)
-        counts += gamma.sum(axis=0)
-        sums += gamma.T @ rho[rows]
-        evidence += float((log_norm + scaled_G[rows]).sum())
+    blocks = _blocks(len(rho))
+    # Added in the order of blocks, whichever is done first.
+    for count, total, part in map(one, blocks) if pool is None else pool.map(one, blocks):
+        counts += count
+        sums += total
+        evidence += part
     return counts, sums, evidence
+
+
+@contextmanager
+def _helpers(products: int, threads: int) -> Iterator[ThreadPoolExecutor | None]:
+    """Threads for sweeps of so many `products`, None where they are too few."""
+    if threads == 1 or products < _WORTH_THREADS:
+        yield None
+        return
+    with ThreadPoolExecutor(threads, thread_name_prefix="vbx") as pool:
+        yield pool
 
 
 def _blocks(num_rows: int) -> list[slice]:

@@ -6,7 +6,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diarize.activity import speaker_count
@@ -30,6 +30,8 @@ def clustering(labels: np.ndarray, num_clusters: int) -> Clustering:
     return Clustering(labels, np.arange(num_clusters * 4, dtype=np.float64).reshape(num_clusters, 4) + 1)
 
 
+# The first example compiles what it calls.
+@settings(deadline=None)
 @given(seed=st.integers(0, 10**6), num_windows=st.integers(1, 12), num_clusters=st.integers(1, 12))
 def test_reconstruct_is_the_definition(seed: int, num_windows: int, num_clusters: int) -> None:
     classes, labels, framing = random_recording(seed, num_windows, num_clusters)
