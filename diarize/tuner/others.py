@@ -67,12 +67,20 @@ class FilterbankSite:
         self._layer = layer.id
         self._batch = batch
         self._held: list[DeviceArray] = []
+        self._gathered: list[DeviceArray] = []
+        try:
+            self._allocate()
+        except BaseException:
+            space.give_back(self._held)
+            raise
+
+    def _allocate(self) -> None:
+        owner, space, batch = self._owner, self._space, self._batch
         length = (batch - 1) * STEP_SAMPLES + WINDOW_SAMPLES
         samples = space.empty((length,), np.float32, self._held)
         space.fill(samples, owner.samples[:length])
         self._plan: FilterbankPlan = owner.kernels.plan(samples, batch, STEP_SAMPLES)
         self._held += [self._plan.features, self._plan.mean]
-        self._gathered: list[DeviceArray] = []
         if self._layer == "fbank.gather":
             chosen = space.memory.put(np.arange(batch, dtype=np.int32))
             self._held.append(chosen)
@@ -153,6 +161,14 @@ class CampPlusSite:
         self._name = layer.id.removeprefix("campplus.")
         self._batch = batch
         self._held: list[DeviceArray] = []
+        try:
+            self._allocate()
+        except BaseException:
+            space.give_back(self._held)
+            raise
+
+    def _allocate(self) -> None:
+        owner, space, batch = self._owner, self._space, self._batch
         length = (batch - 1) * STEP_SAMPLES + WINDOW_SAMPLES
         samples = space.empty((length,), np.float32, self._held)
         space.fill(samples, owner.bank.samples[:length])

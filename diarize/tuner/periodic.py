@@ -29,8 +29,11 @@ class Form:
     outputs: Sequence[DeviceArray]
     bind: Callable[[Candidate], Sequence[Launch]]
     flag: DeviceArray | None
-    held: list[DeviceArray]
     rows: int = 1
+
+
+Make = Callable[[str, list[DeviceArray]], Form]
+"""Allocates the arrays of a storage, each added to the list."""
 
 
 @dataclass
@@ -58,7 +61,7 @@ class PeriodicSite:
         layer: TunedLayer,
         batch: int,
         expected: Sequence[np.ndarray],
-        make: Callable[[str], Form],
+        make: Make,
         kind: Callable[[Candidate], str],
         memory: Memory,
     ) -> None:
@@ -70,10 +73,17 @@ class PeriodicSite:
         self._kind = kind
         self._memory = memory
         self._forms: dict[str, Form] = {}
+        self._held: list[DeviceArray] = []
 
     def _form(self, candidate: Candidate) -> Form:
         if candidate.storage not in self._forms:
-            self._forms[candidate.storage] = self._make(candidate.storage)
+            held: list[DeviceArray] = []
+            try:
+                self._forms[candidate.storage] = self._make(candidate.storage, held)
+            except BaseException:
+                self._space.give_back(held)
+                raise
+            self._held += held
         return self._forms[candidate.storage]
 
     def launches(self, candidate: Candidate) -> Sequence[Launch]:
@@ -133,6 +143,5 @@ class PeriodicSite:
 
     def close(self) -> None:
         """See `Site`."""
-        for form in self._forms.values():
-            self._space.give_back(form.held)
+        self._space.give_back(self._held)
         self._forms.clear()

@@ -98,38 +98,36 @@ class TrunkSites:
         """See `Bench.open`."""
         where = place(layer.id)
 
-        def make(storage: str) -> Form:
-            return self._form(layer, where, batch, storage, parts.get(storage, {}))
+        def make(storage: str, held: list[DeviceArray]) -> Form:
+            return self._form(layer, where, batch, storage, parts.get(storage, {}), held)
 
         return PeriodicSite(
             self._space, layer, batch, self._twin(layer, where), make, lambda c: kind_of(c, parts), self._memory
         )
 
-    def _form(self, layer: TunedLayer, where: Place, batch: int, storage: str, parts: Mapping[str, Candidate]) -> Form:
+    def _form(
+        self,
+        layer: TunedLayer,
+        where: Place,
+        batch: int,
+        storage: str,
+        parts: Mapping[str, Candidate],
+        held: list[DeviceArray],
+    ) -> Form:
         space, dtype = self._space, DTYPES[storage]
-        held: list[DeviceArray] = []
 
         def image(name: str) -> DeviceArray:
             return space.repeated(self._activations[name].astype(dtype), batch, held)
 
-        try:
-            x = image(where.source)
-            residual = image(where.residual) if where.residual else None
-            channels, rows, columns = SIZES[where.stage]
-            shape = (batch, rows, columns, channels)
-            outputs = [space.empty(shape, dtype, held) for _ in range(where.outputs)]
-            flag = space.zeros()
-            held.append(flag)
-        except BaseException:
-            space.give_back(held)
-            raise
-        inside: list[DeviceArray] = []
-
-        def between() -> DeviceArray:
-            # Only a block by its parts has an image in the middle.
-            if not inside:
-                inside.append(space.empty(shape, dtype, held))
-            return inside[0]
+        x = image(where.source)
+        residual = image(where.residual) if where.residual else None
+        channels, rows, columns = SIZES[where.stage]
+        shape = (batch, rows, columns, channels)
+        outputs = [space.empty(shape, dtype, held) for _ in range(where.outputs)]
+        flag = space.zeros()
+        held.append(flag)
+        # Only a block by its parts has an image in the middle.
+        middle = space.empty(shape, dtype, held) if where.kind == "block" and parts else outputs[0]
 
         def bind(candidate: Candidate) -> Sequence[Launch]:
             shortcut = outputs[1] if where.outputs == 2 else None
@@ -141,11 +139,10 @@ class TrunkSites:
                 assert shortcut is not None
                 both = [(one, Arrays(x, outputs[0], flag)), (two, Arrays(x, shortcut, flag))]
             else:
-                middle = between()
                 both = [(one, Arrays(x, middle, flag)), (two, Arrays(middle, outputs[0], flag, x))]
             return [launch for conv, arrays in both for launch in self._binder.bind(conv, arrays)]
 
-        return Form(outputs, bind, flag, held)
+        return Form(outputs, bind, flag)
 
     def _convolution(self, layer: str, candidate: Candidate) -> Convolution:
         """A candidate's kernel with the weights of the network layer that stands for the registry's."""
@@ -168,14 +165,15 @@ class TrunkSites:
         """Outputs of the float32 kernels for each content."""
         if layer.id not in self._twins:
             parts = {part: twin_candidate(part) for part in layer.parts or (layer.id,)}
-            form = self._form(layer, where, CONTENTS, "float", parts)
+            held: list[DeviceArray] = []
             try:
+                form = self._form(layer, where, CONTENTS, "float", parts, held)
                 alone = Candidate(layer.id, SEPARATE, 1, "", (), storage="float")
                 for launch in form.bind(alone if layer.parts else parts[layer.id]):
                     launch(self._space.stream)
                 self._twins[layer.id] = [self._space.rows(output, 0, CONTENTS) for output in form.outputs]
             finally:
-                self._space.give_back(form.held)
+                self._space.give_back(held)
         return self._twins[layer.id]
 
 

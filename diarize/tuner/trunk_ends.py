@@ -55,7 +55,13 @@ class TrunkEnds:
         make = {"conv1": self._stem, "pool": self._pool, "seg_1": self._linear}[name]
         expected = {"conv1": self._first, "pool": self._pooled, "seg_1": self._embedded}[name]()
         return PeriodicSite(
-            self._space, layer, batch, [expected], lambda s: make(batch, s), lambda c: c.precision, self._memory
+            self._space,
+            layer,
+            batch,
+            [expected],
+            lambda storage, held: make(batch, storage, held),
+            lambda c: c.precision,
+            self._memory,
         )
 
     def _first(self) -> np.ndarray:
@@ -81,10 +87,10 @@ class TrunkEnds:
         rows = self._pooled().reshape(CONTENTS * SLOTS, -1).astype(np.float64)
         return (rows @ final["weight"].T.astype(np.float64) + final["bias"]).astype(np.float32)
 
-    def _stem(self, batch: int, storage: str) -> Form:
+    def _stem(self, batch: int, storage: str, held: list[DeviceArray]) -> Form:
         from ..kernels.stem import pack_stem, pack_stem_f32, stem_f32_grid, stem_grid
 
-        space, held = self._space, list[DeviceArray]()
+        space = self._space
         half = storage == "half"
         features = space.repeated(self._features, batch, held)
         mean = space.repeated(self._features.mean(1), batch, held)
@@ -103,10 +109,10 @@ class TrunkEnds:
             values = (features, mean, *self._weights["conv1", storage], y, flag)
             return [loaded.bind(grid, *values, FRAMES * MELS, 1, MELS, MELS, FRAMES)]
 
-        return Form([y], bind, flag, held)
+        return Form([y], bind, flag)
 
-    def _pool(self, batch: int, storage: str) -> Form:
-        space, held = self._space, list[DeviceArray]()
+    def _pool(self, batch: int, storage: str, held: list[DeviceArray]) -> Form:
+        space = self._space
         x = space.repeated(self._activations["layer4.2.conv2"].astype(DTYPES[storage]), batch, held)
         masks = space.repeated(example_masks().reshape(CONTENTS, SLOTS, _STEPS), batch, held)
         window = space.memory.put(np.repeat(np.arange(batch, dtype=np.int32), SLOTS))
@@ -118,12 +124,12 @@ class TrunkEnds:
             grid = (batch * SLOTS, _ROWS, 2 if storage == "half" else 1)
             return [loaded.bind(grid, x, masks, window, out, _ROWS, _STEPS)]
 
-        return Form([out], bind, None, held, SLOTS)
+        return Form([out], bind, None, SLOTS)
 
-    def _linear(self, batch: int, storage: str) -> Form:
+    def _linear(self, batch: int, storage: str, held: list[DeviceArray]) -> Form:
         from ..kernels.linear import pack_linear, partial_grid
 
-        space, held, slots = self._space, list[DeviceArray](), batch * SLOTS
+        space, slots = self._space, batch * SLOTS
         contents = self._pooled().reshape(CONTENTS, SLOTS, 2, _ROWS, _CHANNELS)
         statistics = space.repeated(contents, batch, held)
         parts = _STATISTICS // PART
@@ -143,4 +149,4 @@ class TrunkEnds:
                 second.bind((slots, 1, 1), partial, bias, out, parts, slots, DIMENSION),
             ]
 
-        return Form([out], bind, None, held, SLOTS)
+        return Form([out], bind, None, SLOTS)
