@@ -19,14 +19,14 @@ def test_the_order_and_the_layout_do_not_matter() -> None:
 def test_names_shapes_types_and_values_do() -> None:
     changed = A.copy()
     changed[1, 2] += 1
-    others = [
+    others: list[dict[str, np.ndarray]] = [
         {"a": A},
         {"c": A, "b": B},
         {"a": A.T, "b": B},
         {"a": A.astype(np.float64), "b": B},
         {"a": changed, "b": B},
     ]
-    assert len({weights_checksum(tensors) for tensors in [{"a": A, "b": B}, *others]}) == len(others) + 1
+    assert len({weights_checksum(tensors) for tensors in ({"a": A, "b": B}, *others)}) == len(others) + 1
 
 
 def test_a_model_has_one_for_each_network() -> None:
