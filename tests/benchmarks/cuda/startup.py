@@ -3,7 +3,8 @@
     python tests/benchmarks/cuda/startup.py --audio 30s.flac --model DIR --model campplus --rounds 5
 
 prints the seconds of every round, measured from outside, and the timeline of one more process: when each stage began
-and ended, in seconds since the process was started. The kernels are compiled and the files read once before.
+and ended, in seconds since the process was started. The kernels and Python's bytecode are compiled and the files read
+once before.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
+CACHE = tempfile.TemporaryDirectory(prefix="startup-")
 
 TRACED = """
 import os, time
@@ -34,7 +36,21 @@ def watch(owner, name, stage):
             return inner(*arguments, **named)
         finally:
             marks.append((stage, start, time.time() - BEGAN))
-    setattr(owner, name, staticmethod(outer) if isinstance(owner, type) and inner.__class__.__name__ == "method" else outer)
+    # A class method is bound to its class already.
+    setattr(owner, name, staticmethod(outer) if type(inner).__name__ == "method" else outer)
+
+sums = {}
+
+def add_up(owner, name, stage):
+    inner = getattr(owner, name)
+    def outer(*arguments, **named):
+        start = time.time()
+        try:
+            return inner(*arguments, **named)
+        finally:
+            count, seconds = sums.get(stage, (0, 0.0))
+            sums[stage] = (count + 1, seconds + time.time() - start)
+    setattr(owner, name, outer)
 
 def loading(*arguments, **named):
     import diarize.pipeline as pipeline
@@ -49,6 +65,12 @@ def loading(*arguments, **named):
     watch(cuda_driver.Gpu, "__init__", "context waited for")
     watch(cuda_build, "build", "kernels looked for")
     watch(cuda_networks.CudaNetworks, "__init__", "kernels loaded, weights packed and uploaded")
+    add_up(cuda_driver.LoadedKernel, "__init__", "kernels loaded")
+    add_up(cuda_driver.MemoryPool, "put", "arrays uploaded")
+    add_up(cuda_networks.PyanNetKernels, "__init__", "PyanNet made")
+    add_up(cuda_networks.ResNet34Kernels, "__init__", "ResNet34 made")
+    add_up(cuda_networks.CampPlusKernels, "__init__", "CAM++ made")
+    watch(cuda_lane.CudaLane, "__init__", "lane")
     watch(cuda_lane.CudaLane, "segment", "segmentation")
     watch(cuda_lane.CudaLane, "embed", "embeddings")
     watch(pipeline, "assemble", "clustering")
@@ -66,7 +88,7 @@ finally:
     import json
     marks.append(("before exit", time.time() - BEGAN, time.time() - BEGAN))
     with open(os.environ["STARTUP_MARKS"], "w") as file:
-        json.dump(marks, file)
+        json.dump({"marks": marks, "sums": sums}, file)
 """
 
 
@@ -74,7 +96,9 @@ def timed(command: list[str], **environment: str) -> tuple[float, str]:
     """Seconds from start to end of a process, and what it said."""
     began = time.time()
     started = time.perf_counter()
-    more = {**os.environ, "STARTUP_BEGAN": repr(began), **environment}
+    # As pip installs packages: with their bytecode, which some machines do without.
+    more = {**os.environ, "PYTHONPYCACHEPREFIX": CACHE.name, "PYTHONDONTWRITEBYTECODE": ""}
+    more |= {"STARTUP_BEGAN": repr(began), **environment}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=more, cwd=ROOT)
     seconds = time.perf_counter() - started
     if done.returncode:
@@ -91,13 +115,16 @@ def measure(model: str, options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "marks.json"
         traced, said = timed([sys.executable, "-c", TRACED, *rest, "-v"], STARTUP_MARKS=str(path))
-        marks = sorted(json.loads(path.read_text()), key=lambda mark: mark[2])
+        kept = json.loads(path.read_text())
+    marks = sorted(kept["marks"], key=lambda mark: mark[2])
     print(f"\n{model}: first {first:.2f} s, then {', '.join(f'{s:.2f}' for s in rounds)}", end="")
     print(f" (median {statistics.median(rounds):.2f} s); traced {traced:.2f} s")
     for stage, start, end in marks:
         print(f"  {start:6.3f} {end:6.3f}  {end - start:6.3f}  {stage}")
+    for stage, (count, total) in kept["sums"].items():
+        print(f"                {total:6.3f}  {stage}, {count} times")
     print(said)
-    return {"model": model, "first": first, "rounds": rounds, "traced": traced, "marks": marks}
+    return {"model": model, "first": first, "rounds": rounds, "traced": traced, **kept}
 
 
 def main() -> None:
