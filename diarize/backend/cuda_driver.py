@@ -267,6 +267,8 @@ class MemoryPool:
         out = self.empty(source.shape, source.dtype)
         if source.nbytes:
             check(self.gpu.driver.cuMemcpyHtoD(out.address, source.ctypes.data, source.nbytes))
+            # The copy returns when the source may change; streams that do not wait for the default one need its end.
+            check(self.gpu.driver.cuStreamSynchronize(0))
         return out
 
     def get(self, array: DeviceArray) -> np.ndarray:
@@ -372,7 +374,9 @@ class LoadedKernel:
         self.module = check(driver.cuModuleLoadData(image.payload + (b"" if image.assembled else b"\0")))
         self.function = check(driver.cuModuleGetFunction(self.module, image.entry.encode()))
         attribute = driver.CUfunction_attribute
-        if shared_bytes > 48 * 1024:
+        # Static shared memory, which the compiler knows, counts as well.
+        static = int(check(driver.cuFuncGetAttribute(attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, self.function)))
+        if shared_bytes + static > 48 * 1024:
             limit = attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             check(driver.cuFuncSetAttribute(self.function, limit, shared_bytes))
         self.registers = int(check(driver.cuFuncGetAttribute(attribute.CU_FUNC_ATTRIBUTE_NUM_REGS, self.function)))

@@ -45,6 +45,8 @@ class Workspace:
         source = np.ascontiguousarray(values, array.dtype)
         assert source.nbytes == array.nbytes
         check(self.gpu.driver.cuMemcpyHtoD(array.address, source.ctypes.data, source.nbytes))
+        # The copy returns when the source may change; our stream does not wait for its end by itself.
+        check(self.gpu.driver.cuStreamSynchronize(0))
 
     def repeated(self, contents: np.ndarray, batch: int, held: list[DeviceArray]) -> DeviceArray:
         """(batch, ...) array whose window w is `contents[w % CONTENTS]`; it is added to `held`."""
