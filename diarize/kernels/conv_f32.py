@@ -4,7 +4,7 @@ The kernels for layers that leave float16's range, and the twin that float16 ker
 activations are float32, or float16 in a float16 trunk; weights and sums are float32; bias, residual and ReLU are fused.
 `make_conv_f32` also gives the TF32 form, which is `conv_tf32`'s.
 
-A block computes tile_rows x tile_columns pixels by tile_n channels, a thread 8 pixels of a row by 8 channels. Parts of
+A block computes tile_rows x tile_columns pixels by tile_n channels, a thread `pixels` of a row by 8 channels. Parts of
 tile_k input channels come to shared memory, the halo tile transposed to [channel][row][column]: a thread then reads ten
 pixels once for the three taps of a filter row. With stride 2 the even columns of a row lie before the odd ones. Sums
 run over parts, channels of a part and taps, in this order, whatever the batch.
@@ -54,13 +54,14 @@ def pack_f32(weight: np.ndarray, tile_n: int, tile_k: int) -> np.ndarray:
 
 def f32_tile(c_in: int, c_out: int, stride: int, kernel_size: int) -> dict[str, int]:
     """Default tile parameters of the float32 kernel; they fit the 64 KB of compute capability 7.5."""
-    tile = {"tile_rows": 4, "tile_columns": 32, "tile_n": 64, "tile_k": 8, "stages": 1, "inner": 1, "min_blocks": 4}
+    tile = {"tile_rows": 4, "tile_columns": 32, "tile_n": 64, "tile_k": 8, "stages": 1, "inner": 2, "min_blocks": 4}
+    tile |= {"pixels": 8}
     if c_out == 32:
         tile |= {"tile_rows": 8, "tile_n": 32}
     elif c_out == 256:
         tile |= {"tile_rows": 2, "tile_columns": 64}
     if kernel_size == 1:
-        return tile | {"tile_k": 16}
+        return tile | {"tile_k": 32}
     return tile | {"min_blocks": 3} if stride == 2 else tile
 
 
@@ -92,7 +93,7 @@ def _make_conv_fma(
 ) -> Conv:
     tile = f32_tile(c_in, c_out, stride, kernel_size) | given
     TH, TW, BN, KC = (tile.pop(key) for key in ("tile_rows", "tile_columns", "tile_n", "tile_k"))
-    STAGES, KU, min_blocks = (tile.pop(key) for key in ("stages", "inner", "min_blocks"))
+    STAGES, KU, PX, min_blocks = (tile.pop(key) for key in ("stages", "inner", "pixels", "min_blocks"))
     assert not tile
     CI, CO, ST, KS = c_in, c_out, stride, kernel_size
     # A 1x1 convolution brings in only the pixels that it needs: its stride is taken on the way to shared memory.
@@ -102,7 +103,8 @@ def _make_conv_fma(
     XP = TW if KS == 1 else TW + 4 if SS == 1 else XO + TW
     # Channels 4 banks apart (mod 8): the transposed writes of 32 lanes then fall into different banks.
     KP = ROWS * XP + (4 if ROWS * XP % 8 == 0 else 0)
-    CG, TG = BN // 8, TW // 8
+    CG, TG = BN // 8, TW // PX
+    NACC = 8 * PX
     NT = TH * TG * CG
     NB, NKC = c_out // BN, c_in // KC
     UC = 8 if half else 4
@@ -124,19 +126,20 @@ def _make_conv_fma(
     assert c_in % KC == 0
     assert c_out % BN == 0
     assert BN % 16 == 0
-    assert TW % 8 == 0
+    assert PX in (8, 12, 16)
+    assert TW % PX == 0
     assert KC % UC == 0
     assert KC % KU == 0
     assert ASZ % 4 == 0
     tile_rows = [r * XP for r in range(KS)]
     tile_columns = [0] if KS == 1 else [0, 1, 2] if SS == 1 else [0, XO, 1]
-    fma = make_fma_tile(tile_rows, tile_columns, KP, H4, KU)
-    fill = make_fill_bias4({h * H4: [[p * 8 + h * 4 + i for i in range(4)] for p in range(8)] for h in range(2)})
+    fma = make_fma_tile(tile_rows, tile_columns, KP, H4, KU, PX)
+    fill = make_fill_bias4({h * H4: [[p * 8 + h * 4 + i for i in range(4)] for p in range(PX)] for h in range(2)})
     scatter = make_scatter(half, KP)
     copy = make_copy128(BCOPY, 4 * NT)
     residual4 = make_residual4(half)
     finish4 = make_finish4((0, 1, 2, 3), residual, relu, half, LARGEST_HALF if half else LARGEST)
-    name = f"conv_f32_{'half_' if half else ''}k{KS}_ci{CI}_co{CO}_st{ST}_{TH}x{TW}_n{BN}_k{KC}_s{STAGES}_u{KU}"
+    name = f"conv_f32_{'half_' if half else ''}k{KS}_ci{CI}_co{CO}_st{ST}_{TH}x{TW}_n{BN}_k{KC}_s{STAGES}_u{KU}_p{PX}"
     name += f"_b{min_blocks}" + ("_res" if residual else "") + ("_relu" if relu else "")
 
     @unroll(name=name)
@@ -148,13 +151,13 @@ def _make_conv_fma(
         z = int32(cuda.blockIdx.z)
         imgrow = int32(udiv32(z, NB) * H)
         nb = umod32(z, NB)
-        acc = cuda.local.array(64, float32)
+        acc = cuda.local.array(NACC, float32)
         words = cuda.local.array(NWORDS, int32)
         cg = int32(umod32(tid, CG) * 4)
         pg = udiv32(tid, CG)
         fill(acc, bias, int32(nb * BN + cg))
         # This thread's first pixel in the tile and its channels in the weights.
-        a0 = int32(udiv32(pg, TG) * (SS * XP) + umod32(pg, TG) * 8)
+        a0 = int32(udiv32(pg, TG) * (SS * XP) + umod32(pg, TG) * PX)
         b0 = int32(ASZ + cg)
         wsrc = int32(nb * BSZ + tid * 4)
         buf = int32(0)
@@ -224,12 +227,12 @@ def _make_conv_fma(
         z = ctaid_z_again()
         pg = udiv32(tid, CG)
         oy = int32(ctaid_y_again() * TH + udiv32(pg, TG))
-        ox = int32(ctaid_x_again() * TW + umod32(pg, TG) * 8)
+        ox = int32(ctaid_x_again() * TW + umod32(pg, TG) * PX)
         at = int32(((udiv32(z, NB) * OH + oy) * OW + ox) * CO + umod32(z, NB) * BN + umod32(tid, CG) * 4)
         values = cuda.local.array(16, float32)
         bad = cuda.local.array(1, int32)
         bad[0] = int32(0)
-        for p in static_range(0, 8, 2):
+        for p in static_range(0, PX, 2):
             if RES == 1:
                 for i in static_range(2):
                     ok = int32(1) if (oy < OH) & (ox + (p + i) < OW) else int32(0)

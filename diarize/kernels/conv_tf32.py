@@ -79,16 +79,24 @@ def pack_tf32(weight: np.ndarray, tile_n: int, tile_k: int, half: bool) -> np.nd
 
 
 def tf32_tile(c_in: int, c_out: int, stride: int, kernel_size: int, half: bool) -> dict[str, int]:
-    """Default tile parameters of the TF32 kernel; they fit the 99 KB of compute capability 8.6."""
-    tile = {"tile_rows": 4, "tile_columns": 32, "tile_n": 64, "tile_k": min(32, c_in)}
-    tile |= {"warps_m": 4, "warps_n": 1, "min_blocks": 2}
-    if stride == 2 and kernel_size == 3:
-        return tile | {"tile_rows": 2, "tile_n": min(64, c_out), "tile_k": 32 if half else 16}
+    """Default tile parameters of the TF32 kernel: the fastest on an H200 of those within 99 KB of shared memory."""
+    tile = {"tile_rows": 4, "tile_columns": 32, "tile_n": min(64, c_out), "tile_k": 32 if half else 16}
+    tile |= {"warps_m": 2, "warps_n": 1, "min_blocks": 3}
+    if kernel_size == 1:
+        tile |= {"tile_k": min(32, c_in), "warps_m": 4, "min_blocks": 2}
+        return tile | ({"tile_rows": 2, "tile_columns": 64} if c_out == 256 else {})
     if c_out == 32:
-        tile |= {"tile_columns": 64, "tile_n": 32}
-    elif c_out == 256:
-        tile |= {"tile_rows": 2, "tile_columns": 64}
-    return tile
+        return tile | {"tile_k": min(32, c_in), "warps_m": 4}
+    square = {"tile_n": 128, "warps_n": 2, "min_blocks": 2}
+    if stride == 2:
+        if c_out >= 128:
+            return tile | square | {"tile_rows": 2}
+        return tile | ({"warps_m": 4, "min_blocks": 2} if half else {"tile_columns": 16})
+    if c_out == 256:
+        return tile | square | {"tile_rows": 2, "tile_columns": 64}
+    if half:
+        return tile | {"tile_columns": 64, "warps_m": 4, "min_blocks": 2}
+    return tile | square if c_out == 128 else tile
 
 
 def make_conv_tf32(

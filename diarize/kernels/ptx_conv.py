@@ -27,10 +27,10 @@ _FETCH = (
 _FETCH2 = "{.reg .pred p; setp.ne.s32 p, $3, 0; mov.b32 $0, 0; mov.b32 $1, 0; @p ld.global.nc.v2.b32 {$0,$1}, [$2];}"
 
 
-def make_fma_tile(rows, columns, a_step, halves, count):
-    """fma(acc, sm, a, b): `count` input channels of a thread's 8 pixels by 8 output channels.
+def make_fma_tile(rows, columns, a_step, halves, count, width):
+    """fma(acc, sm, a, b): `count` input channels of a thread's `width` pixels by 8 output channels.
 
-    Pixels of channel k start at sm[a + k a_step]. The tap of filter row r and column c reads the eight floats at
+    Pixels of channel k start at sm[a + k a_step]. The tap of filter row r and column c reads `width` floats at
     rows[r] + columns[c] from there; columns less than four apart share loads. Weights follow each other in the order
     (channel, filter row, filter column) from sm[b] on, 2 `halves` floats a tap; the thread's channels are four floats
     and the four `halves` floats behind. acc float32 [pixel][channel].
@@ -38,18 +38,18 @@ def make_fma_tile(rows, columns, a_step, halves, count):
     spans = {}
     for place in columns:
         start = place // 4 * 4
-        spans[start] = max(spans.get(start, 0), place + 8)
+        spans[start] = max(spans.get(start, 0), place + width)
 
     @intrinsic
     def fma(typingctx, acc, sm, a, b):
         def codegen(context, builder, sig, args):
             local = LocalArray(context, builder, sig.args[0], args[0])
-            sums = [local.load(i) for i in range(64)]
+            sums = [local.load(i) for i in range(8 * width)]
 
-            def load(index, offset, width):
+            def load(index, offset, size):
                 place = builder.add(index, INT[32](offset))
                 at = shared_address(context, builder, sig.args[1], args[1], place)
-                loaded = emit(builder, _LOAD_SHARED[width], "f" * width, "r", [at], True)
+                loaded = emit(builder, _LOAD_SHARED[size], "f" * size, "r", [at], True)
                 return dict(enumerate(loaded, offset))
 
             for k in range(count):
@@ -62,7 +62,7 @@ def make_fma_tile(rows, columns, a_step, halves, count):
                     for c, column in enumerate(columns):
                         tap = ((k * len(rows) + r) * len(columns) + c) * 2 * halves
                         weights = [*load(args[3], tap, 4).values(), *load(args[3], tap + halves, 4).values()]
-                        for pixel in range(8):
+                        for pixel in range(width):
                             for channel in range(8):
                                 at = pixel * 8 + channel
                                 operands = [pixels[first + column + pixel], weights[channel], sums[at]]
@@ -275,7 +275,10 @@ def make_finish4(places, residual, relu, half, limit):
                 out = [builder.fadd(value, added.load(held + i)) for i, value in enumerate(out)]
             wrong = INT[1](0)
             for value in out:
-                size = value if relu and half else emit(builder, "abs.f32 $0, $1;", "f", "f", [value])[0]
+                size = value
+                if not (relu and half):
+                    magnitude = builder.and_(builder.bitcast(value, INT[32]), INT[32](0x7FFFFFFF))
+                    size = builder.bitcast(magnitude, F32)
                 wrong = builder.or_(wrong, builder.fcmp_unordered(">=", size, F32(limit)))
             wrong = builder.and_(wrong, builder.icmp_signed("!=", args[7], INT[32](0)))
             seen = LocalArray(context, builder, sig.args[8], args[8])

@@ -12,14 +12,14 @@ def _floats(array, index, count):
     return byte_range(array, index, 4 * count).view(np.float32)
 
 
-def make_fma_tile(rows, columns, a_step, halves, count):
+def make_fma_tile(rows, columns, a_step, halves, count, width):
     def fma(acc, sm, a, b):
-        sums = ndarray(acc)[:64].reshape(8, 8)
+        sums = ndarray(acc)[: 8 * width].reshape(width, 8)
         for k in range(count):
             for r, row in enumerate(rows):
                 for c, column in enumerate(columns):
                     tap = int(b) + ((k * len(rows) + r) * len(columns) + c) * 2 * halves
-                    pixels = _floats(sm, int(a) + k * a_step + row + column, 8).astype(np.float64)
+                    pixels = _floats(sm, int(a) + k * a_step + row + column, width).astype(np.float64)
                     weights = np.concatenate([_floats(sm, tap, 4), _floats(sm, tap + halves, 4)])
                     # The product is exact in float64: one rounding to float32, as the instruction has.
                     sums[:] = (pixels[:, None] * weights + sums).astype(np.float32)

@@ -351,6 +351,7 @@ FULL_PRECISION = [
     _full("float32 stride 2", 1, 9, 35, c_in=16, stride=2, relu=False, inner=4, **_SMALL),
     _full("float32 stride 2, two buffers", 1, 2, 7, c_in=16, stride=2, stages=2, **_SMALL),
     _full("float32 1x1 stride 2", 2, 9, 34, c_in=32, stride=2, kernel_size=1, relu=False, **(_SMALL | {"c_out": 64})),
+    _full("float32 twelve pixels", 1, 5, 26, c_in=16, pixels=12, **(_SMALL | {"tile_columns": 24})),
     _full("float32 in float16", 1, 3, 19, c_in=16, residual=True, storage="half", **_SMALL),
     _full("float32 in float16, two buffers", 1, 4, 5, c_in=16, stride=2, storage="half", stages=2, **_SMALL),
     _full("float32 in float16, 1x1", 1, 3, 6, c_in=32, kernel_size=1, storage="half", **_SMALL),

@@ -35,14 +35,19 @@ def layer_requests(storage: str, tf32: bool) -> list[Request]:
 DEFAULTS = [
     request for storage in ("float", "half") for tf32 in (False, True) for request in layer_requests(storage, tf32)
 ]
-TWO_BUFFERS = [
-    replace(request, parameters={**request.parameters, "stages": 2, "min_blocks": 2})
+OTHERS = [
+    replace(request, parameters={**request.parameters, **tile})
+    for tile in (
+        {"stages": 2, "inner": 1, "min_blocks": 2},
+        {"pixels": 12, "tile_columns": 36, "min_blocks": 3},
+        {"pixels": 16, "min_blocks": 3},
+    )
     for request in layer_requests("float", False)[:5]
 ]
 QUICK = [
     (layer_requests("float", False)[1], (7, 5)),
     (layer_requests("half", False)[4], (7, 5)),
-    (TWO_BUFFERS[1], (8, 0)),
+    (OTHERS[1], (8, 0)),
     (layer_requests("float", True)[1], (8, 0)),
     (layer_requests("half", True)[5], (9, 0)),
 ]
@@ -113,7 +118,7 @@ def test_kernels_do_not_spill(request_: Request, capability: tuple[int, int]) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("capability", CAPABILITIES, ids=label)
-@pytest.mark.parametrize("request_", [*DEFAULTS, *TWO_BUFFERS], ids=label)
+@pytest.mark.parametrize("request_", [*DEFAULTS, *OTHERS], ids=label)
 def test_every_kernel_compiles_where_it_claims(request_: Request, capability: tuple[int, int]) -> None:
     if request_.make().kernel.runs_on(capability):
         assert_clean(request_, capability)
@@ -140,13 +145,13 @@ def device() -> tuple[Any, Any, KernelCache]:
         gpu = Gpu()
     except BackendError as error:
         pytest.skip(str(error))
-    runnable = [r for r in [*DEFAULTS, *TWO_BUFFERS] if r.make().kernel.runs_on(gpu.capability)]
+    runnable = [r for r in [*DEFAULTS, *OTHERS] if r.make().kernel.runs_on(gpu.capability)]
     build_all(runnable, gpu.capability)
     return gpu, MemoryPool(gpu), KernelCache()
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("request_", [*DEFAULTS, *TWO_BUFFERS], ids=label)
+@pytest.mark.parametrize("request_", [*DEFAULTS, *OTHERS], ids=label)
 def test_convolution_on_odd_sizes(request_: Request, device: Any) -> None:
     gpu, memory, cache = device
     if not request_.make().kernel.runs_on(gpu.capability):

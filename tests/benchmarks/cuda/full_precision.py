@@ -43,43 +43,19 @@ def tiles(role: str, storage: str, tf32: bool) -> list[dict[str, int]]:
     """Tile parameters to try; the first, empty, is the default."""
     channels, kind = int(role.split()[0]), role.split()[1]
     if kind == "shortcut":
-        return [{}] if tf32 else [{}, {"tile_k": 32}]
-    if not tf32:
-        if kind == "down":
-            return [{}, {"stages": 2, "min_blocks": 2}, {"inner": 2}]
-        found: list[dict[str, int]] = [{}, {"stages": 2, "min_blocks": 3}, {"inner": 2}]
-        if storage == "half":
-            return found[:2]
-        if channels == 64:
-            found.append({"tile_rows": 8, "min_blocks": 2})
-        if channels >= 128:
-            found.append({"tile_n": 128, "min_blocks": 2})
-        return found
-    k16 = 32 if storage == "half" else 16
+        return [{}]
+    if tf32:
+        return [{}, {"tile_columns": 32, "warps_m": 4, "min_blocks": 2}] if role == "32 down" else [{}]
+    # 125 columns of the last stage suit tiles of 64.
+    last = channels * (2 if kind == "down" else 1) == 256
+    long = {"pixels": 16, "min_blocks": 4} if last else {"pixels": 12, "tile_columns": 36, "min_blocks": 4}
     if kind == "down":
-        found = [{}, {"tile_rows": 4, "tile_columns": 16, "warps_m": 2, "min_blocks": 3}]
-        if channels == 32 and storage == "half":
-            found.append({"tile_rows": 4})
-        if channels >= 64:
-            found.append({"tile_n": 128, "tile_k": k16, "warps_m": 2, "warps_n": 2})
-        return found
-    if channels == 32:
-        return [
-            {},
-            {"tile_columns": 32, "min_blocks": 3},
-            {"warps_m": 8},
-            {"tile_rows": 8, "tile_columns": 32, "warps_m": 8},
-        ]
-    wide = {"tile_rows": 5, "warps_m": 5} if channels == 256 else {"tile_rows": 4, "tile_columns": 64, "tile_k": k16}
-    found = [{}, wide, {"tile_k": k16, "warps_m": 2, "min_blocks": 3}]
-    if channels == 256:
-        wide["tile_columns"] = 32
-    if channels >= 128:
-        found.append({"tile_n": 128, "tile_k": k16, "warps_m": 2, "warps_n": 2})
+        return [{}, long | {"min_blocks": 3}, {"stages": 2, "min_blocks": 2, "inner": 1}]
+    found = [{}, long, {**long, "inner": 1}]
     if storage == "float":
-        found.append({"tile_k": k16, "min_blocks": 3})
-        rows = {"tile_rows": 4, "tile_columns": 64, "tile_k": k16, "min_blocks": 1}
-        found.append(rows | ({"tile_n": 128, "warps_n": 2} if channels >= 128 else {"warps_m": 8}))
+        found += [{"stages": 2, "min_blocks": 3, "inner": 1}, {"pixels": 16, "min_blocks": 4, "inner": 1}]
+        if last:
+            found[-1] = {"pixels": 12, "tile_columns": 36, "tile_rows": 4, "min_blocks": 4}
     return found
 
 
@@ -214,6 +190,7 @@ class Layers:
             self.bench.memory.free(array)
         self.bench.memory.trim()
         torch.cuda.empty_cache()
+        torch.backends.cudnn.allow_tf32 = False
         for key, values in samples.items():
             self.bench.record(kind="layer", role=role, key=key, samples=values)
         return {key: statistics.median(values) for key, values in samples.items()}
