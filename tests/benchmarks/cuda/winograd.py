@@ -70,8 +70,8 @@ def candidates(channels: int, role: str) -> dict[str, list[Request]]:
     """Kernels of a layer by precision: the direct ones first."""
     more = {"residual": True} if role == "outer" else {}
     hopper = getattr(hopper_choice(), role).get(channels)
-    best = [hopper] if hopper else SAME[f"32 {role}"][1:2] if role == "inner" else SAME["32 outer"][:1]
-    half = [*best, getattr(portable_choice(), role)[channels]]
+    best = SAME[f"32 {role}"][1 if role == "inner" else 0] if channels == 32 else hopper
+    half = [best, getattr(portable_choice(), role)[channels]]
     half += [_half(channels, **more, **tile) for tile in square_tiles(channels) + column_tiles(channels)]
     single = [getattr(float32_choice(), role)[channels], getattr(float32_choice(True), role)[channels]]
     single += [_single(channels, **more, tile_rows=rows) for rows in (2, 4)]
