@@ -38,11 +38,11 @@ class DeviceBench:
         self._gpu = Gpu(index)
         self.device = device or self._gpu.describe()
         self._weights = weights
-        self._twins = CpuTwins(weights, largest)
         self._cache = KernelCache()
         self._space = Workspace(self._gpu)
         self._replays = Replays(self._gpu)
         self.timer: Timer = self._replays
+        self._twins = CpuTwins(weights, largest)
         self._stack: StackSites | None = None
         self._bank: FilterbankSites | None = None
         self._openers: dict[str, Open] = {}
