@@ -13,8 +13,8 @@ from typing import Any
 
 from ..hardware import Device
 
-LOWEST_CAPABILITY = (8, 0)
-"""Compute capability from which every layer has a kernel: tensor cores with asynchronous copies (Ampere)."""
+LOWEST_CAPABILITY = (7, 5)
+"""Compute capability from which every layer has a kernel: tensor cores that are loaded by ldmatrix (Turing)."""
 LOWEST_DRIVER = (13, 0)
 """CUDA version that a driver must support at least: that of the compilers which the CUDA extra installs."""
 HOPPER = (9, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,11 +10,13 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed: pip install 'diarize-cuda[cuda]'")
 
+from diarize import registry
 from diarize.backend import cuda_compile
 from diarize.backend.cuda_compile import Image, KernelCache, architecture, assemble, compile_ptx
 from diarize.backend.cuda_resnet34 import TrunkChoice, float32_choice, hopper_choice, portable_choice
 from diarize.candidates import Request
 from diarize.errors import BackendError
+from diarize.kernels.spec import Kernel
 
 HOPPER = hopper_choice()
 # One kernel of each kind in the default run; the rest are marked slow.
@@ -69,6 +72,40 @@ def test_default_kernels_do_not_spill(request_: Request, capability: tuple[int, 
 @pytest.mark.parametrize(("request_", "capability"), ALL, ids=label)
 def test_every_kernel_compiles_where_it_claims(request_: Request, capability: tuple[int, int]) -> None:
     assert_clean(request_, capability)
+
+
+TURING = [request for candidate in registry.portable((7, 5)).candidates() for request in candidate.requests]
+_TURING_QUICK = {
+    "lstm_recurrence_n8_w2_h2_o2_f32_ahead_cache",
+    "dense_x2_pieces2",
+    "conv_mma_ci32_co32_st1_4x48_n32_k32_w4x1_b2_res_relu",
+    "cam_conv_k3_s2_relu_passes2",
+}
+
+
+def turing_cases() -> list[object]:
+    """Every kernel that compute capability 7.5 gets, by name; most of them marked slow."""
+    made = {request.key: request.make() for request in TURING}
+    kernels = [getattr(m, "kernel", m) for m in made.values()]
+    assert {kernel.name for kernel in kernels} >= _TURING_QUICK
+    return [
+        pytest.param(kernel, id=kernel.name, marks=() if kernel.name in _TURING_QUICK else pytest.mark.slow)
+        for kernel in kernels
+    ]
+
+
+@pytest.mark.parametrize("kernel", turing_cases())
+def test_default_kernels_of_turing(kernel: Kernel) -> None:
+    ptx = compile_ptx(kernel, (7, 5))
+    static = sum(int(size) for size in re.findall(r"\.shared [^;\n]*\[(\d+)\];", ptx))
+    assert kernel.shared_bytes + static <= 64 * 1024
+    image = assemble(kernel.name, ptx, architecture(kernel, (7, 5)))
+    if not image.assembled:
+        pytest.skip("no ptxas on this machine: install nvidia-cuda-nvcc")
+    assert (image.spilled_bytes, image.stack_bytes) == (0, 0)
+    # A multiprocessor has 64K registers and room for 1024 threads.
+    assert 0 < image.registers * kernel.threads * kernel.min_blocks <= 65536
+    assert kernel.threads * kernel.min_blocks <= 1024
 
 
 def test_portable_tiles_fit_the_smallest_shared_memory() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from cuda_support import assembled, needs_numba_cuda, quick_first, simulate, slow
 
-from diarize.backend.cuda_pyannet import PyanNetChoice, hopper_choice, portable_choice, resident_choice
+from diarize.backend.cuda_pyannet import PyanNetChoice, hopper_choice, named_choice, portable_choice, resident_choice
 from diarize.candidates import Request
 from diarize.errors import BackendError
 from diarize.kernels.lstm_pack import gate_rows, split_half
@@ -50,7 +50,14 @@ def test_unknown_precision_is_named() -> None:
         portable_choice("bf16")
 
 
-CHOICES = {"hopper": hopper_choice, "resident": resident_choice, "portable": portable_choice}
+def turing_choice(precision: str = "split") -> PyanNetChoice:
+    """The LSTM stack for compute capability 7.5."""
+    return named_choice("mma_s2", "ahead8", precision)
+
+
+CHOICES = {"hopper": hopper_choice, "resident": resident_choice, "portable": portable_choice, "turing": turing_choice}
+ONLY = {"turing": [(7, 5)], "hopper": [(9, 0)]}
+"""Capabilities of choices that are for one generation."""
 
 
 def lstm_requests(choice: PyanNetChoice) -> list[Request]:
@@ -67,7 +74,7 @@ def check_compiles(choice: PyanNetChoice, capabilities: list[tuple[int, int]]) -
 @needs_numba_cuda
 @pytest.mark.parametrize("name", quick_first(["hopper"], list(CHOICES)))
 def test_default_compiles_without_spills(name: str) -> None:
-    check_compiles(CHOICES[name](), [(9, 0)] if name == "hopper" else [(8, 0), (9, 0)])
+    check_compiles(CHOICES[name](), ONLY.get(name, [(8, 0), (9, 0)]))
 
 
 @needs_numba_cuda
@@ -75,7 +82,7 @@ def test_default_compiles_without_spills(name: str) -> None:
 @pytest.mark.parametrize("precision", [name for name in PRECISIONS if name != "split"])
 @pytest.mark.parametrize("name", CHOICES)
 def test_others_compile_without_spills(name: str, precision: str) -> None:
-    check_compiles(CHOICES[name](precision), [(9, 0)])
+    check_compiles(CHOICES[name](precision), ONLY.get(name, [(9, 0)]))
 
 
 @needs_numba_cuda

@@ -6,8 +6,11 @@ import re
 
 import pytest
 
+from diarize import registry
 from diarize.backend.cuda_turing import lower, needs_lowering
 from diarize.errors import BackendError
+from diarize.recipe import Key
+from diarize.recipe_lookup import look_up
 
 
 def block(*statements: str) -> str:
@@ -129,3 +132,20 @@ def test_what_is_not_known_is_refused(statement: str) -> None:
     with pytest.raises(BackendError, match=r"kernel k has the instruction .*7\.5") as caught:
         lower(block(statement), "k")
     assert "\n" not in str(caught.value)
+
+
+def test_candidates_claim_no_less_than_their_kernels() -> None:
+    for candidate in registry.candidates():
+        for request in candidate.requests:
+            made = request.make()
+            kernel = getattr(made, "kernel", made)
+            assert candidate.capability >= kernel.capability, (candidate.layer, candidate.name)
+
+
+def test_turing_has_a_kernel_for_every_layer() -> None:
+    chosen = registry.portable((7, 5))
+    assert set(chosen.choices) == set(registry.LAYERS)
+    assert {c.storage for c in chosen.candidates()} == {"", "half"}
+    found = look_up(Key(capability=(7, 5)))
+    assert found.missing == ()
+    assert {c.capability for c in found.selection.candidates()} == {(7, 5)}

@@ -13,7 +13,8 @@ from diarize.errors import BackendError, OptionError
 from diarize.hardware import Device
 
 H200 = Device("cuda", "NVIDIA H200", 0, (9, 0), 132, 150 * 10**9, "580.1", "13.0")
-OLD = Device("cuda", "Tesla T4", 0, (7, 5), 40, 16 * 10**9, "580.1", "13.0")
+T4 = Device("cuda", "Tesla T4", 0, (7, 5), 40, 16 * 10**9, "580.1", "13.0")
+OLD = Device("cuda", "Tesla V100", 0, (7, 0), 80, 16 * 10**9, "580.1", "13.0")
 
 
 class FakeDriver:
@@ -99,10 +100,12 @@ def test_what_stands_in_the_way(driver: FakeDriver, words: str) -> None:
 
 def test_which_kernels() -> None:
     assert has_kernels(H200)
+    assert has_kernels(T4)
     assert not has_kernels(OLD)
     assert "measurement" in kernel_set(H200)
     assert kernel_set(Device("cuda", "x", 0, (8, 6))) == "portable"
-    assert kernel_set(OLD).startswith("none")
+    assert kernel_set(T4) == "portable"
+    assert kernel_set(OLD) == "none: compute capability 7.5 or newer is needed"
 
 
 def choose(name: str, *gpus: Device, missing: tuple[str, ...] = (), problem: str = "") -> Any:
@@ -132,7 +135,7 @@ def test_automatic_takes_the_cpu_and_says_why(arguments: dict[str, Any], why: st
 def test_automatic_leaves_an_old_gpu_alone() -> None:
     choice = choose("auto", OLD)
     assert choice.gpu is None
-    assert "compute capability 7.5" in choice.notes[0]
+    assert "compute capability 7.0" in choice.notes[0]
 
 
 def test_a_named_gpu() -> None:
@@ -145,7 +148,7 @@ def test_a_named_gpu() -> None:
     [
         ("cuda:1", (H200,), "there is no GPU 1; there is one, cuda:0"),
         ("cuda:5", (H200, H200), "there are 2, cuda:0 to cuda:1"),
-        ("cuda", (OLD,), "Tesla T4 has compute capability 7.5"),
+        ("cuda", (OLD,), "Tesla V100 has compute capability 7.0"),
     ],
 )
 def test_a_gpu_that_cannot_be_used(name: str, gpus: tuple[Device, ...], words: str) -> None:
