@@ -61,10 +61,15 @@ class EarlyWork:
         """Begin with one more stretch."""
         self._done.append(self._pool.submit(self._one, result))
 
-    def finish(self) -> Early | None:
-        """What was found, once all stretches are done; None without any."""
+    def wait(self) -> None:
+        """Until the stretches so far are done; raises what went wrong with them."""
         for future in self._done:
             future.result()
+        self._done.clear()
+
+    def finish(self) -> Early | None:
+        """What was found, once all stretches are done; None without any."""
+        self.wait()
         if self._units is None:
             return None
         self._learn(0)

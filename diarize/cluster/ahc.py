@@ -67,33 +67,7 @@ def flat_clusters(merges: np.ndarray, heights: np.ndarray, cut: float) -> np.nda
     `merges` (N - 1, 2): the two nodes of each merge, smaller number first; points are 0 to N - 1, merge k is
     N + k. `heights` (N - 1,): distance of each merge.
     """
-    num_points = len(heights) + 1
-    left, right = merges[:, 0].tolist(), merges[:, 1].tolist()
-    tallest = heights.tolist()
-    # Nodes are numbered in merge order, so children come before parents.
-    for node in range(num_points - 1):
-        for child in (left[node], right[node]):
-            if child >= num_points:
-                tallest[node] = max(tallest[node], tallest[child - num_points])
-    number = [-1] * (2 * num_points - 1)
-    used = 0
-    stack = [(2 * num_points - 2, False)]
-    while stack:
-        node, expanded = stack.pop()
-        if not expanded and node >= num_points and tallest[node - num_points] > cut:
-            # Both subtrees first, then those of its children that are single points.
-            children = (left[node - num_points], right[node - num_points])
-            stack.append((node, True))
-            stack += [(child, False) for child in reversed(children) if child >= num_points]
-        elif expanded:
-            for child in (left[node - num_points], right[node - num_points]):
-                if child < num_points:
-                    number[child] = used
-                    used += 1
-        else:
-            number[node] = used
-            used += 1
-    for node in range(2 * num_points - 2, num_points - 1, -1):
-        if number[node] >= 0:
-            number[left[node - num_points]] = number[right[node - num_points]] = number[node]
-    return np.array(number[:num_points], dtype=np.int64)
+    from .compiled import number_subtrees
+
+    merges, heights = np.asarray(merges, dtype=np.int64), np.asarray(heights, dtype=np.float64)
+    return np.asarray(number_subtrees(merges, heights, cut))

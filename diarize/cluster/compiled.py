@@ -52,3 +52,44 @@ def _three_best(scores: np.ndarray, choices: np.ndarray) -> None:
             third = k
     low, high = min(first, second, third), max(first, second, third)
     choices[0], choices[1], choices[2] = low, first + second + third - low - high, high
+
+
+@njit(cache=True, nogil=True)
+def number_subtrees(merges: np.ndarray, heights: np.ndarray, cut: float) -> np.ndarray:
+    """Flat clusters (N,) int64 of a dendrogram; see `ahc.flat_clusters`."""
+    num_points = len(heights) + 1
+    tallest = heights.copy()
+    # Nodes are numbered in merge order, so children come before parents.
+    for node in range(num_points - 1):
+        for child in merges[node]:
+            if child >= num_points:
+                tallest[node] = max(tallest[node], tallest[child - num_points])
+    number = np.full(2 * num_points - 1, -1, np.int64)
+    used = 0
+    stack, expanded = np.empty(2 * num_points, np.int64), np.zeros(2 * num_points, np.bool_)
+    stack[0], depth = 2 * num_points - 2, 1
+    while depth:
+        depth -= 1
+        node = stack[depth]
+        at = node - num_points
+        if expanded[depth]:
+            for child in merges[at]:
+                if child < num_points:
+                    number[child] = used
+                    used += 1
+        elif at >= 0 and tallest[at] > cut:
+            # Both subtrees first, left before right, then those of its children that are single points.
+            expanded[depth] = True
+            depth += 1
+            for child in merges[at, ::-1]:
+                if child >= num_points:
+                    stack[depth], expanded[depth] = child, False
+                    depth += 1
+        else:
+            number[node] = used
+            used += 1
+    for node in range(2 * num_points - 2, num_points - 1, -1):
+        if number[node] >= 0:
+            for child in merges[node - num_points]:
+                number[child] = number[node]
+    return number[:num_points]

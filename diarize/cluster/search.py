@@ -57,6 +57,36 @@ def _compact(
 
 
 @njit(cache=True, nogil=True)
+def _take_over(
+    points: np.ndarray,
+    slots: np.ndarray,
+    own: int,
+    x: int,
+    y: int,
+    near: np.ndarray,
+    neighbour: np.ndarray,
+    bound: np.ndarray,
+    stale: np.ndarray,
+    settled: np.ndarray,
+) -> None:
+    """What `_merge` does to the clusters below `y` when `x` was its exact copy: nothing has moved."""
+    gone, joint = np.int32(x), np.int32(y)
+    for start in range(0, own, BLOCK):
+        nears = near[start : min(start + BLOCK, own)]
+        found = 0
+        for j in range(len(nears)):
+            found += (nears[j] == gone) | (nears[j] == joint)
+        if found == 0:
+            continue
+        for j in range(len(nears)):
+            if nears[j] == gone or nears[j] == joint:
+                z = slots[start + j]
+                settled[z] &= nears[j] == joint
+                neighbour[z], nears[j] = y, joint
+                stale[z] = squared_distance(points[z], points[y]) != bound[z]
+
+
+@njit(cache=True, nogil=True)
 def _merge(
     points: np.ndarray, sketch: Sketch, neighbour: np.ndarray, bound: np.ndarray, slack: float
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -68,6 +98,8 @@ def _merge(
     size = np.ones(n, np.int64)
     node = np.arange(n)
     stale = np.zeros(n, np.bool_)
+    # Whether a search would find the same neighbour again, also among equals.
+    settled = np.ones(n, np.bool_)
     slots, columns = np.arange(n), np.arange(n)
     width, live = n, n
     bounds, hits = np.empty(BLOCK, np.float32), np.zeros(BLOCK, np.bool_)
@@ -89,6 +121,7 @@ def _merge(
                 guess, squared_distance(points[x], points[guess]), bounds, hits, slack,
             )  # fmt: skip
             near[own], ceilings[own], stale[x] = neighbour[x], bound[x] * rounding + slack, False
+            settled[x] = True
             sift_down(heap, place, bound, 0, length)
             x = heap[0]
         y = neighbour[x]
@@ -103,17 +136,20 @@ def _merge(
         node[y] = n + k
         share = size[x] / size[y]
         size[x] = 0
+        rest[columns[x]], near[columns[x]] = np.inf, -1
+        live -= 1
+        if live < 0.75 * width:
+            width = _compact(coarse, rest, slots, columns, near, ceilings, width)
+        own = columns[y]
+        if bound[x] == 0.0 and ((settled[y] and not stale[y]) or y == n - 1):
+            _take_over(points, slots, own, x, y, near, neighbour, bound, stale, settled)
+            continue
         _move(points, x, y, share)
         _move(head, x, y, share)
         # The squared length of a weighted mean of two, from theirs and their distance.
         square[y] += (square[x] - square[y]) * share - share * (1.0 - share) * bound[x]
-        rest[columns[x]], near[columns[x]] = np.inf, -1
-        write(head, square, coarse, rest, fine, y, columns[y])
-        live -= 1
-        if live < 0.75 * width:
-            width = _compact(coarse, rest, slots, columns, near, ceilings, width)
+        write(head, square, coarse, rest, fine, y, own)
 
-        own = columns[y]
         mine = rest[own]
         gone, joint = np.int32(x), np.int32(y)
         for start in range(0, own, BLOCK):
@@ -138,12 +174,15 @@ def _merge(
                     if bounds[j] <= limit and bounds[j] - left * left + fine_bound(fine, z, y) <= limit:
                         distance = squared_distance(points[z], points[y])
                     if distance < bound[z]:
-                        neighbour[z], bound[z], stale[z] = y, distance, False
+                        neighbour[z], bound[z], stale[z], settled[z] = y, distance, False, True
                         near[column], ceilings[column] = joint, distance * rounding + slack
                         sift_up(heap, place, bound, place[z])
                     elif moved:
                         # A guess; the bound stays a lower bound, and is exact only if nothing changed.
                         neighbour[z], near[column], stale[z] = y, joint, distance != bound[z]
+                        settled[z] = False
+                    elif distance == bound[z]:
+                        settled[z] = False
         if y < n - 1:
             guess = neighbour[y]
             nearest, least = nearest_above(
@@ -151,7 +190,7 @@ def _merge(
                 guess, squared_distance(points[y], points[guess]), bounds, hits, slack,
             )  # fmt: skip
             closer = least < bound[y]
-            neighbour[y], bound[y], stale[y] = nearest, least, False
+            neighbour[y], bound[y], stale[y], settled[y] = nearest, least, False, True
             near[own], ceilings[own] = nearest, least * rounding + slack
             if closer:
                 sift_up(heap, place, bound, place[y])

@@ -9,7 +9,7 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from diarize.cluster.ahc import average_clusters, centroid_clusters, flat_clusters
 from diarize.cluster.plda import unit
 
-KINDS = ["noise", "speakers", "duplicates", "unit duplicates"]
+KINDS = ["noise", "speakers", "duplicates", "unit duplicates", "repeated"]
 
 
 def random_points(rng: np.random.Generator, kind: str, num_points: int) -> np.ndarray:
@@ -19,6 +19,10 @@ def random_points(rng: np.random.Generator, kind: str, num_points: int) -> np.nd
         points = 0.2 * points + rng.normal(size=(5, points.shape[1]))[rng.integers(0, 5, num_points)]
     if "duplicates" in kind:
         points = points[rng.integers(0, num_points, num_points)]
+    if kind == "repeated":
+        # The same few minutes again and again, some of them not quite.
+        points = np.tile(points[: num_points // 6 + 1], (6, 1))[:num_points]
+        points = points + 1e-3 * (rng.random(points.shape[0]) < 0.1)[:, None] * rng.normal(size=points.shape)
     return unit(points) if "unit" in kind else points
 
 
@@ -52,6 +56,17 @@ def test_ties_are_broken_as_scipy_does() -> None:
         for cut in (0.5, 1.1, 1.3, 2.05):
             expected = fcluster(tree, cut, "distance") - 1
             assert centroid_clusters(points, cut).tolist() == expected.tolist()
+
+
+def test_many_copies_are_joined_as_scipy_does() -> None:
+    rng = np.random.default_rng(11)
+    for _ in range(150):
+        points = rng.normal(size=(int(rng.integers(1, 25)), 40))
+        points = points[rng.integers(0, len(points), 6 * len(points))]
+        tree = linkage(points, "centroid")
+        for cut in (1e-6, *cuts(tree[:, 2])):
+            expected = fcluster(tree, cut, "distance") - 1
+            assert centroid_clusters(points, cut, matrix_limit=1).tolist() == expected.tolist()
 
 
 def test_inversions_count_for_the_whole_subtree() -> None:
