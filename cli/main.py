@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from typing import Annotated
 
 import typer
@@ -52,6 +53,8 @@ def _common(
 
 def main() -> None:
     """Run the command line and exit with its code."""
+    # As a script or with -m; not from a test, say, whose process goes on.
+    alone = sys._getframe(1).f_globals.get("__name__") == "__main__"
     open_streams()
     watch_interrupts()
     # Imports make many objects and hardly any garbage: looking for it took a tenth of the start.
@@ -60,7 +63,7 @@ def main() -> None:
         with exit_codes(verbosity=0):
             app(prog_name="diarize")
     except SystemExit as stop:
-        leave(stop.code)
+        leave(stop.code, alone)
 
 
 if __name__ == "__main__":

@@ -6,13 +6,12 @@ Worker processes take the longest recordings first, so that the shares come out 
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
 from queue import SimpleQueue
@@ -22,6 +21,7 @@ from . import audio
 from .backend.blas import one_blas_thread
 from .errors import DiarizeError, OptionError
 from .spool import STDIN, STDIN_NAME, is_pipe
+from .switching import quick_switching
 from .types import Diarization
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ Recording = str | os.PathLike[str]
 Report = Callable[[Recording, str, float, float | None], None]
 """Progress of one recording: its path, the stage, the seconds of audio done and those in all (None if unknown)."""
 
+# A thread that feeds a GPU must not wait for one that counts.
 _SWITCH_SECONDS = 5e-4
 # Bytes a second of audio where only the size of a file is known: speech in a lossy format.
 _TYPICAL_BYTES = 16_000
@@ -113,7 +114,11 @@ def _side_by_side(
 
     running: deque[Future[Outcome]] = deque()
     following = iter(enumerate(paths))
-    with one_blas_thread(), _quick_turns(), ThreadPoolExecutor(count, thread_name_prefix="recording") as pool:
+    with (
+        one_blas_thread(),
+        quick_switching(_SWITCH_SECONDS),
+        ThreadPoolExecutor(count, thread_name_prefix="recording") as pool,
+    ):
         try:
             while True:
                 # Results that wait for an earlier one are bounded too.
@@ -131,17 +136,6 @@ def _side_by_side(
             left.set()
             for future in running:
                 future.cancel()
-
-
-@contextmanager
-def _quick_turns() -> Iterator[None]:
-    """Threads that wait for the interpreter get it soon: one that feeds a GPU must not wait for one that counts."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(_SWITCH_SECONDS)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
 
 
 def attempt(pipeline: Pipeline, source: Any, position: int, options: dict[str, Any]) -> Outcome:

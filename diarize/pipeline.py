@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
@@ -35,7 +35,7 @@ from .framing import FRAMES_PER_WINDOW, LOCAL_SPEAKERS, SAMPLE_RATE, Framing
 from .model.registry import resolve
 from .model.weights import ModelWeights, load_model
 from .modes import Mode, plan
-from .rehearsal import rehearsing
+from .rehearsal import rehearse
 from .spool import Source, seekable, stem
 from .stitch import LabelOrder
 from .stretches import Stretch, Stretcher
@@ -164,8 +164,9 @@ class Pipeline:
         chosen = plan(weights.network, by_name[mode])
         clusterer = Clusterer.of(weights, chosen.grid)
         wanted = None if tune_file is None else Path(tune_file).expanduser()
-        with nullcontext() if gpu is None else rehearsing(clusterer, chosen.step_samples):
-            engine = open_engine(device, weights, chosen.grid, count, compiling, wanted)
+        if gpu is not None:
+            rehearse(clusterer, chosen.step_samples)
+        engine = open_engine(device, weights, chosen.grid, count, compiling, wanted)
         if engine.choices is not None:
             for warning in engine.choices.warnings:
                 logger.warning("%s", warning)

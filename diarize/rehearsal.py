@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import logging
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from threading import Thread
 
 import numpy as np
@@ -18,6 +15,7 @@ from .model.campplus import DIMENSION as CAMPPLUS_DIMENSION
 from .model.resnet34 import DIMENSION
 from .model.weights import EmbeddingNetwork
 from .stitch import LabelOrder
+from .switching import quick_switching
 from .types import SpeakerBounds
 
 logger = logging.getLogger(__name__)
@@ -26,21 +24,20 @@ _WINDOWS = 3
 _SWITCH_SECONDS = 1e-4
 
 
-@contextmanager
-def rehearsing(clusterer: Clusterer, step_samples: int) -> Iterator[None]:
-    """Load clustering and stitching beside the block, which waits for a GPU now and then; may take longer than that."""
-    before = sys.getswitchinterval()
-    # The block gives the interpreter away hundreds of times for work in numpy, and must get it back at once.
-    sys.setswitchinterval(_SWITCH_SECONDS)
-    try:
-        Thread(target=_rehearse, args=(clusterer, step_samples), name="rehearsal").start()
-        yield
-    finally:
-        sys.setswitchinterval(before)
+def rehearse(clusterer: Clusterer, step_samples: int) -> None:
+    """Load clustering and stitching beside the caller, who waits for a GPU now and then; returns at once."""
+    Thread(target=_rehearse, args=(clusterer, step_samples), name="rehearsal").start()
 
 
 def _rehearse(clusterer: Clusterer, step_samples: int) -> None:
-    started = time.perf_counter()
+    # The caller gives the interpreter away hundreds of times for work in numpy, and must get it back at once.
+    with quick_switching(_SWITCH_SECONDS):
+        started = time.perf_counter()
+        _assemble(clusterer, step_samples)
+        logger.debug("rehearsed in %.2f s", time.perf_counter() - started)
+
+
+def _assemble(clusterer: Clusterer, step_samples: int) -> None:
     dimension = CAMPPLUS_DIMENSION if clusterer.network is EmbeddingNetwork.CAMPPLUS else DIMENSION
     # Two people, one after the other in every window.
     classes = np.ones((_WINDOWS, FRAMES_PER_WINDOW), np.uint8)
@@ -55,4 +52,3 @@ def _rehearse(clusterer: Clusterer, step_samples: int) -> None:
     except Exception:
         # Whatever it is, the first recording meets it too, and there it is reported.
         logger.debug("the rehearsal failed", exc_info=True)
-    logger.debug("rehearsed in %.2f s", time.perf_counter() - started)

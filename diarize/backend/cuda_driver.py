@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -52,7 +52,12 @@ def check(result: tuple[Any, ...]) -> Any:
 
 
 class Gpu:
-    """One GPU with its primary context made current on the thread that asks for it."""
+    """One GPU with its primary context made current on the thread that asks for it.
+
+    `opened` counts what this process has opened.
+    """
+
+    opened: ClassVar[int] = 0
 
     def __init__(self, index: int = 0) -> None:
         self.driver = _driver()
@@ -70,6 +75,7 @@ class Gpu:
         self.index = index
         self.handle = check(self.driver.cuDeviceGet(index))
         self.context = check(self.driver.cuDevicePrimaryCtxRetain(self.handle))
+        Gpu.opened += 1
         self.use()
         attribute = self.driver.CUdevice_attribute
         self.capability = (

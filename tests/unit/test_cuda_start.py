@@ -1,14 +1,20 @@
-"""What a warm start on a GPU leaves out: numba stays away from kernels that are in the cache."""
+"""What makes a warm start on a GPU quick: names looked up late, a rehearsal beside the rest, an end at once."""
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
+from diarize.clustering import Clusterer
 from diarize.kernels.deferred import Deferred, resolved
+from diarize.model.weights import load_model
+from diarize.rehearsal import _rehearse
+from diarize.switching import quick_switching
 
 KERNELS = Path(__file__).resolve().parents[2] / "diarize" / "kernels"
 # The modules of intrinsics, which are looked up when a kernel is compiled.
@@ -58,3 +64,64 @@ def test_a_name_that_no_intrinsic_has() -> None:
 
     with pytest.raises(ImportError, match="kernels name ldg129"):
         ptx.ldg129.resolve()
+
+
+def test_the_shortest_interval_counts_and_the_usual_one_comes_back() -> None:
+    usual = sys.getswitchinterval()
+    with quick_switching(2e-3):
+        assert sys.getswitchinterval() == pytest.approx(2e-3)
+        ended = threading.Event()
+        inner = threading.Thread(target=lambda: hurry(ended))
+        inner.start()
+        ended.wait()
+        inner.join()
+        assert sys.getswitchinterval() == pytest.approx(2e-3)
+    assert sys.getswitchinterval() == pytest.approx(usual)
+
+
+def hurry(ended: threading.Event) -> None:
+    with quick_switching(1e-4):
+        assert sys.getswitchinterval() == pytest.approx(1e-4)
+    ended.set()
+
+
+@pytest.mark.parametrize("grid", [False, True])
+def test_the_rehearsal_gets_to_the_end(grid: bool, caplog: pytest.LogCaptureFixture) -> None:
+    clusterer = Clusterer.of(load_model("campplus"), grid)
+    with caplog.at_level(logging.DEBUG, "diarize.rehearsal"):
+        _rehearse(clusterer, 16_000)
+    assert "rehearsed in" in caplog.text
+    assert "failed" not in caplog.text
+
+
+ENDING = """
+import atexit, sys, types
+driver = types.ModuleType("diarize.backend.cuda_driver")
+driver.Gpu = types.SimpleNamespace(opened=int(sys.argv[1]))
+sys.modules["diarize.backend.cuda_driver"] = driver
+from diarize.cli import _process
+atexit.register(lambda: print("tidied up"))
+
+class Late:
+    def __del__(self):
+        print("taken apart")
+
+late = Late()
+print("done")
+_process.leave(3, sys.argv[2] == "alone")
+"""
+
+
+@pytest.mark.parametrize(
+    ("opened", "who", "lines"),
+    [
+        ("1", "alone", ["done", "tidied up"]),
+        ("1", "shared", ["done", "tidied up", "taken apart"]),
+        ("0", "alone", ["done", "tidied up", "taken apart"]),
+    ],
+)
+def test_the_end_of_a_process_that_used_a_gpu(opened: str, who: str, lines: list[str]) -> None:
+    command = [sys.executable, "-c", ENDING, opened, who]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.splitlines() == lines
+    assert done.returncode == 3

@@ -16,6 +16,7 @@ LEVELS = {
     "errors": 0,
     "offline": 0,
     "resources": 0,
+    "switching": 0,
     # A result writes itself in the forms of `outputs`.
     "types": 1,
     "framing": 1,
