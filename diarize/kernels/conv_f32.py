@@ -53,7 +53,11 @@ def pack_f32(weight: np.ndarray, tile_n: int, tile_k: int) -> np.ndarray:
 
 
 def f32_tile(c_in: int, c_out: int, stride: int, kernel_size: int) -> dict[str, int]:
-    """Default tile parameters of the float32 kernel; they fit the 64 KB of compute capability 7.5."""
+    """Default tile parameters of the float32 kernel: within the 64 KB of compute capability 7.5, fast on an H200.
+
+    `inner` is the input channels a pass of the inner loop, `pixels` (8, 12 or 16) those of a thread. On an H200 two
+    buffers (`stages` 2, `inner` 1, `min_blocks` 3) are up to 5 % faster with stride 1, more pixels slower.
+    """
     tile = {"tile_rows": 4, "tile_columns": 32, "tile_n": 64, "tile_k": 8, "stages": 1, "inner": 2, "min_blocks": 4}
     tile |= {"pixels": 8}
     if c_out == 32:
