@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,6 +27,8 @@ from .types import Turn
 _DECIMALS = 3
 # Each holds two numbers for every frame of the recording.
 _THREADS = 4
+# Less is summed sooner than threads have begun.
+_WORTH_THREADS = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -121,8 +124,9 @@ def confidences(
 
     if np.isfinite(found.values).any():
         # Speakers apart: which thread takes one changes nothing.
-        with ThreadPoolExecutor(max(1, min(_THREADS, len(names)))) as pool:
-            list(pool.map(fill, names))
+        threads = min(_THREADS, len(names)) if len(names) * framing.num_frames > _WORTH_THREADS else 1
+        with ThreadPoolExecutor(threads) if threads > 1 else nullcontext() as pool:
+            list(map(fill, names) if pool is None else pool.map(fill, names))
     return sure
 
 

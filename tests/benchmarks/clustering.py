@@ -4,9 +4,9 @@
         [--check] [--output FILE.json]
 
 Embeddings to learn from are `--embeddings` in all, 1.43 a window of 1 s step; neighbours in time are alike, as windows
-overlap. Kinds: `random` is what a random ResNet34 makes of five minutes of talk, repeated: all alike, with exact copies; `alike`
-the same without repetition; `speech` has six people who differ as people do. `--threads` limits the processors that
-this process may use. `--check` compares the initial clusters with scipy's. The PLDA is random.
+overlap. Kinds: `random` is what a random ResNet34 makes of five minutes of talk, repeated: alike, with exact copies;
+`alike` the same without repetition; `speech` has six people who differ as people do. `--threads` limits the processors
+that this process may use. `--check` compares the initial clusters with scipy's. The PLDA is random.
 
 Rows: `at the end` does everything after the last stretch, `early` is what is left where embeddings were prepared while
 stretches arrived, as the pipeline does; the others are parts, each on its own.
