@@ -3,6 +3,8 @@
 numba's own cache is not used: its key ignores constants in the code, in which two tile configurations may be all that
 differs. The key here covers every kernel source, the configuration, the compilers' versions and the target.
 
+PTX for GPUs before compute capability 8.0 is rewritten in between (`cuda_turing`).
+
 Assemblers, in this order: `ptxas` of the `nvidia-cuda-nvcc` wheel, of CUDA_HOME, on the PATH; else nvJitLink. nvJitLink
 compiles for later linking and then ignores setmaxnreg, so what it says this about stays PTX, which the driver
 assembles.
