@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from .analysis import Embedder, Segmenter, StretchResult, analyse
-from .backend.select import choose_device
-from .errors import OptionError
+from .backend.select import Choice, choose_device
+from .errors import BackendError, OptionError
 from .hardware import Device
 from .model.weights import EmbeddingNetwork, ModelWeights
 from .stretches import Stretch
@@ -105,7 +105,13 @@ def open_engine(
     if choice.gpu is not None:
         from .engine_cuda import open_cuda
 
-        return open_cuda(choice.gpu, weights, grid, count, choice.notes, compiling, tune_file)
+        try:
+            return open_cuda(choice.gpu, weights, grid, count, choice.notes, compiling, tune_file)
+        except BackendError as error:
+            if name != "auto" or tune_file is not None:
+                raise
+            # Seen only now: no memory left, a driver that fails, or weights that its kernels cannot hold.
+            choice = Choice(None, (f"device cpu (automatic: {choice.gpu} cannot be used: {error})",))
     if tune_file is not None:
         reason = choice.notes[0] if choice.notes else "device cpu"
         raise OptionError(

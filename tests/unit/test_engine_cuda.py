@@ -10,13 +10,16 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from diarize import engine, engine_cuda
 from diarize.analysis import StretchResult
 from diarize.backend.cuda_driver import OutOfMemoryError
 from diarize.backend.cuda_lane import Limits, even_parts
+from diarize.backend.select import Choice
 from diarize.cuda_embeddings import embed_slots
 from diarize.engine_cuda import CudaEngine, Session
 from diarize.errors import BackendError
 from diarize.hardware import Device
+from diarize.model.weights import load_model
 from diarize.stretches import Stretch
 
 GPU = Device("cuda", "fake", 0, (9, 0))
@@ -204,3 +207,19 @@ def test_parts_are_even_and_whole(count: int, most: int) -> None:
     assert max(sizes) <= most
     assert max(sizes) - min(sizes) <= 1
     assert [first for first, _ in parts] == [sum(sizes[:i]) for i in range(len(sizes))]
+
+
+def test_automatic_goes_on_with_the_cpu_where_the_gpu_does_not_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    def open_cuda(*arguments: object) -> None:
+        raise OutOfMemoryError("CUDA driver error CUDA_ERROR_OUT_OF_MEMORY (2)")
+
+    monkeypatch.setattr(engine, "choose_device", lambda name: Choice(GPU, ("device cuda:0, fake (automatic)",)))
+    monkeypatch.setattr(engine_cuda, "open_cuda", open_cuda)
+    weights = load_model("campplus")
+    opened = engine.open_engine("auto", weights)
+    assert str(opened.device) == "cpu"
+    assert opened.notes == (
+        "device cpu (automatic: cuda:0 cannot be used: CUDA driver error CUDA_ERROR_OUT_OF_MEMORY (2))",
+    )
+    with pytest.raises(OutOfMemoryError):
+        engine.open_engine("cuda", weights)
