@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from .ptx_sim import byte_range, collective, hmax2_nan, ndarray
+from .ptx_sim import _all_ldmatrix, all_bytes, byte_range, collective, hmax2_nan, ndarray
+from .ptx_sim_hopper import _operand
 
-_LANE = np.arange(32)
 _B = np.array([[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]])
 _A = np.array([[1, 1, 1, 0], [0, 1, -1, -1]], np.float32)
 
@@ -64,13 +64,69 @@ def make_winograd_step(tile, row_pitch, n16):
     return step
 
 
-def make_winograd_finish(tile, channels, residual, relu):
-    own = 2 * tile.blocks
+def make_winograd_pixels(tile, row_pitch):
+    def work(arguments):
+        words = np.empty((32, tile.input_rows, 4, 2), np.int32)
+        for i, part in np.ndindex(tile.input_rows, 2):
+            found = _all_ldmatrix([(sm, a + i * row_pitch + part * 8) for sm, a in arguments])
+            words[:, i, 2 * part : 2 * part + 2] = np.array(found, np.int64).astype(np.int32).reshape(32, 2, 2)
+        return list(words.reshape(32, -1))
+
+    def pixels(words, sm, a):
+        found = collective(work, sm, int(a))
+        ndarray(words)[: len(found)] = found
+
+    return pixels
+
+
+def make_winograd_operands(tile):
+    ((r, _), (s, _)) = tile.pairs()[0]
+
+    def operands(out, words):
+        held = np.ascontiguousarray(ndarray(words)[: tile.input_rows * 8]).view(np.float16)
+        with np.errstate(over="ignore", invalid="ignore"):
+            lines = _along(held.reshape(tile.input_rows, 4, 2, 2), 1).view(np.int32)[..., 0]
+        for tap, j in np.ndindex(3, 4):
+            first, second = lines[r + tap, j], lines[s + tap, j]
+            ndarray(out)[(4 * tap + j) * 4 : (4 * tap + j) * 4 + 4] = first[0], second[0], first[1], second[1]
+
+    return operands
+
+
+def make_winograd_products(pitch):
+
+    def work(arguments):
+        words = np.stack([a[0] for a in arguments])
+        # (factor, octet, tile, channel) from (tile, q, factor, half of the channels, octet, e).
+        halves = np.ascontiguousarray(words).view(np.float16).reshape(8, 4, 12, 2, 2, 2)
+        inputs = halves.transpose(2, 4, 0, 3, 1, 5).reshape(12, 16, 16).astype(np.float32)
+        memory, descriptor = all_bytes(arguments[0][1]), arguments[0][2]
+        total = np.zeros((4, 16, 64), np.float32)
+        for tap, j in np.ndindex(3, 4):
+            b = _operand(memory, descriptor + (4 * tap + j) * pitch, 64, 64)
+            total[j] += inputs[4 * tap + j] @ b.T
+        out = []
+        for lane in range(32):
+            mine = total.reshape(4, 2, 8, 8, 4, 2)[:, :, lane // 4, :, lane % 4]
+            out.append(mine.transpose(0, 2, 1, 3).reshape(-1))
+        return out
+
+    def products(acc, words, sm, db, more):
+        found = collective(work, ndarray(words).copy(), sm, int(db))
+        sums = ndarray(acc)[:128]
+        sums[:] = found + (sums if more else 0)
+
+    return products
+
+
+def make_winograd_finish(tile, channels, residual, relu, first_block=0):
+    width = min(tile.blocks, 4)
+    own = 2 * width
 
     def finish(acc, r, c, bias, res, y, at, across, rows, columns, top, bad):
-        sums = np.empty((tile.positions, tile.blocks, 2), np.float32)
-        for position, block in np.ndindex(tile.positions, tile.blocks):
-            where = tile.sum_index(r, c, position, block)
+        sums = np.empty((tile.positions, width, 2), np.float32)
+        for position, block in np.ndindex(tile.positions, width):
+            where = tile.sum_index(r, c, position, first_block + block)
             sums[position, block] = ndarray(acc)[where : where + 2]
         with np.errstate(over="ignore", invalid="ignore"):
             if tile.square:
@@ -91,4 +147,10 @@ def make_winograd_finish(tile, channels, residual, relu):
     return finish
 
 
-__all__ = ["make_winograd_finish", "make_winograd_step"]
+__all__ = [
+    "make_winograd_finish",
+    "make_winograd_operands",
+    "make_winograd_pixels",
+    "make_winograd_products",
+    "make_winograd_step",
+]

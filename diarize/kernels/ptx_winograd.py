@@ -10,7 +10,7 @@ from __future__ import annotations
 from numba.cuda import types
 from numba.cuda.extending import intrinsic
 
-from .ptx_asm import F32, INT, LocalArray, emit, global_address, shared_address
+from .ptx_asm import F32, INT, LocalArray, emit, emit_tied, global_address, shared_address
 from .ptx_device import _LDMATRIX, _LOAD4, _MMA_F16, _PACK, _PACK_RELU, _UNPACK, _literals
 
 _ADD = "add.rn.f16x2 $0, $1, $2;"
@@ -112,14 +112,107 @@ def make_winograd_step(tile, row_pitch, n16):
     return step
 
 
-def make_winograd_finish(tile, channels, residual, relu):
+def make_winograd_pixels(tile, row_pitch):
+    """pixels(words, sm, a): this warp's input rows as they are, words[(i * 4 + pixel) * 2 + half] for octet column 0.
+
+    sm[a] as for `make_winograd_step`.
+    """
+
+    @intrinsic
+    def pixels(typingctx, words, sm, a):
+        def codegen(context, builder, sig, args):
+            local = LocalArray(context, builder, sig.args[0], args[0])
+            for i in range(tile.input_rows):
+                for part in range(2):
+                    index = builder.add(args[2], INT[32](i * row_pitch + part * 8))
+                    where = shared_address(context, builder, sig.args[1], args[1], index)
+                    for k, word in enumerate(emit(builder, _LDMATRIX, "rrrr", "r", [where], True, True)):
+                        local.store(word, i * 8 + part * 4 + k)
+            return context.get_dummy_value()
+
+        return types.void(words, sm, types.int32), codegen
+
+    return pixels
+
+
+def make_winograd_operands(tile):
+    """operands(out, words): pixels of a pair of octets, transformed along the columns, as twelve operands of wgmma.
+
+    A row of pixels serves up to three taps, in another register of an operand each time. Copies are made here, since
+    between the products they would make these wait for each other.
+    """
+    ((r, _), (s, _)) = tile.pairs()[0]
+
+    @intrinsic
+    def operands(typingctx, out, words):
+        def codegen(context, builder, sig, args):
+            local = LocalArray(context, builder, sig.args[0], args[0])
+            held = LocalArray(context, builder, sig.args[1], args[1])
+
+            def add(x, y):
+                return emit(builder, _ADD, "r", "rr", [x, y])[0]
+
+            def sub(x, y):
+                return emit(builder, _SUB, "r", "rr", [x, y])[0]
+
+            lines = {}
+            for i in range(tile.input_rows):
+                for half in range(2):
+                    lines[i, half] = _four(add, sub, [held.load((i * 4 + pixel) * 2 + half) for pixel in range(4)])
+            for tap in range(3):
+                for j in range(4):
+                    order = ((r + tap, 0), (s + tap, 0), (r + tap, 1), (s + tap, 1))
+                    for k, key in enumerate(order):
+                        value = emit(builder, "mov.b32 $0, $1;", "r", "r", [lines[key][j]], True)[0]
+                        local.store(value, (4 * tap + j) * 4 + k)
+            return context.get_dummy_value()
+
+        return types.void(out, words), codegen
+
+    return operands
+
+
+def make_winograd_products(pitch):
+    """products(acc, operands, sm, db, more): F(2,3) by wgmma.m64n64k16, A in registers, B in shared memory.
+
+    acc as `WarpTile.sum_index` says, operands from `make_winograd_operands`; db the descriptor of factor 0, with
+    `pitch` units of 16 bytes from factor to factor. Without `more` the sums start at zero.
+    """
+    registers = ",".join(f"${i}" for i in range(32))
+    asm = (
+        "{.reg .pred p; setp.ne.b32 p, $69, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
+        f"{{{registers}}}, {{$64,$65,$66,$67}}, $68, p, 1, 1, 0;}}"
+    )
+
+    @intrinsic
+    def products(typingctx, acc, words, sm, db, more):
+        def codegen(context, builder, sig, args):
+            local = LocalArray(context, builder, sig.args[0], args[0])
+            held = LocalArray(context, builder, sig.args[1], args[1])
+            for tap in range(3):
+                for j in range(4):
+                    a = [held.load((4 * tap + j) * 4 + i) for i in range(4)]
+                    b = builder.add(args[3], INT[64]((4 * tap + j) * pitch))
+                    adds = args[4] if tap == 0 else INT[32](1)
+                    where = range(32 * j, 32 * j + 32)
+                    values = emit_tied(builder, asm, [local.load(i) for i in where], (*a, b, adds), "rrrrlr")
+                    for i, value in zip(where, values, strict=True):
+                        local.store(value, i)
+            return context.get_dummy_value()
+
+        return types.void(acc, words, sm, types.int64, types.int32), codegen
+
+    return products
+
+
+def make_winograd_finish(tile, channels, residual, relu, first_block=0):
     """finish(acc, r, c, bias, res, y, at, across, rows, columns, top, bad): an octet's sums leave as float16 outputs.
 
     r, c (literals): the octet. This thread's tile begins at y[at], `across` elements from row to row; only `rows` x
-    `columns` of it lie in the image. bias: its 2 * tile.blocks channels. top[0] becomes the half2 maximum of
+    `columns` of it lie in the image. Its channels are those of at most four blocks from `first_block` on, bias: theirs. top[0] becomes the half2 maximum of
     magnitudes as for `finish8`; bad[0] becomes NaN if an output was not finite in float32, which ReLU would hide.
     """
-    width = tile.blocks
+    width = min(tile.blocks, 4)
     letters = "r" * width
     vector = f"v{width}.b32"
     held = "{" + ",".join(f"${i}" for i in range(width)) + "}"
@@ -144,7 +237,9 @@ def make_winograd_finish(tile, channels, residual, relu):
             outputs = {}
             for block in range(width):
                 for e in range(2):
-                    first = [tile.sum_index(r_value, c_value, p, block) + e for p in range(tile.positions)]
+                    first = [
+                        tile.sum_index(r_value, c_value, p, first_block + block) + e for p in range(tile.positions)
+                    ]
                     m = [local.load(index) for index in first]
                     if tile.square:
                         down = [_two(builder.fadd, builder.fsub, m[j::4]) for j in range(4)]
@@ -190,4 +285,10 @@ def make_winograd_finish(tile, channels, residual, relu):
     return finish
 
 
-__all__ = ["make_winograd_finish", "make_winograd_step"]
+__all__ = [
+    "make_winograd_finish",
+    "make_winograd_operands",
+    "make_winograd_pixels",
+    "make_winograd_products",
+    "make_winograd_step",
+]

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import BackendError
+from .conv_pack import pack_taps
 
 G = np.array([[1.0, 0.0, 0.0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0.0, 0.0, 1.0]])
 """(4, 3) float64, from three taps to the four factors of F(2,3)."""
@@ -38,7 +39,7 @@ class WarpTile:
 
     def __post_init__(self) -> None:
         assert self.rows * self.columns % 2 == 0
-        assert self.blocks in (2, 4)
+        assert self.blocks in (2, 4, 8)
 
     @property
     def positions(self) -> int:
@@ -93,6 +94,14 @@ def fits_winograd(weight: np.ndarray, square: bool = True) -> bool:
     return bool(np.abs(transform_weight(weight, square)).max(initial=0.0) < LARGEST_HALF)
 
 
+def _refuse(weight: np.ndarray, square: bool) -> None:
+    if not fits_winograd(weight, square):
+        raise BackendError(
+            "a convolution's weights leave float16's range when transformed for Winograd's method (largest "
+            f"weight {np.abs(weight).max():.4g}, largest factor allowed {LARGEST_HALF:.0f}); use a float32 kernel here"
+        )
+
+
 def pack_winograd(weight: np.ndarray, square: bool, tile_n: int, tile_k: int, warp_n: int) -> np.ndarray:
     """Transformed weights in the order in which the lanes of a warp read them, rounded once.
 
@@ -114,11 +123,7 @@ def pack_winograd(weight: np.ndarray, square: bool, tile_n: int, tile_k: int, wa
     BackendError
         A transformed weight does not fit float16.
     """
-    if not fits_winograd(weight, square):
-        raise BackendError(
-            "a convolution's weights leave float16's range when transformed for Winograd's method (largest "
-            f"weight {np.abs(weight).max():.4g}, largest factor allowed {LARGEST_HALF:.0f}); use a float32 kernel here"
-        )
+    _refuse(weight, square)
     c_out, c_in = weight.shape[:2]
     factors = transform_weight(weight, square).reshape(c_out, c_in, -1).astype(np.float16)
     own = warp_n // 4
@@ -129,6 +134,20 @@ def pack_winograd(weight: np.ndarray, square: bool, tile_n: int, tile_k: int, wa
     shape = (c_out // tile_n, tile_n // 16, 2, 8, c_in // tile_k, tile_k // 16, 2, 4, 2, factors.shape[2])
     packed = factors[order].reshape(shape).transpose(4, 0, 5, 9, 1, 3, 7, 2, 6, 8)
     return np.ascontiguousarray(packed).reshape(-1)
+
+
+def pack_winograd_resident(weight: np.ndarray) -> np.ndarray:
+    """Factors of F(2,3) as flat float16 [C_out / 64][C_in / 32][12][64][32], each 64 x 32 as `pack_taps` lays it out.
+
+    Raises
+    ------
+    BackendError
+        A transformed weight does not fit float16.
+    """
+    _refuse(weight, False)
+    c_out, c_in = weight.shape[:2]
+    packed = pack_taps(transform_weight(weight, False), 64, 32).reshape(c_in // 32, 12, c_out // 64, 2048)
+    return np.ascontiguousarray(packed.transpose(2, 0, 1, 3)).reshape(-1)
 
 
 def pack_winograd_f32(weight: np.ndarray, tile_n: int) -> np.ndarray:

@@ -40,6 +40,13 @@ def _single(channels: int, **parameters: Any) -> Request:
     return Request("conv_winograd_f32:make_conv_winograd_f32", {"c_in": channels, "c_out": channels, **parameters})
 
 
+def _hopper(channels: int, **parameters: Any) -> Request:
+    """F(2,3) with wgmma: compute capability 9.0 only, 64 or 128 channels."""
+    return Request(
+        "conv_winograd_hopper:make_conv_winograd_hopper", {"c_in": channels, "c_out": channels, **parameters}
+    )
+
+
 def square_tiles(channels: int) -> list[dict[str, Any]]:
     """Variants of F(2x2,3x3)."""
     tiles = [
@@ -63,7 +70,8 @@ def column_tiles(channels: int) -> list[dict[str, Any]]:
     wide = {**base, "warps_across": 4, "warps_n": 2}
     flat = {**wide, "octet_rows": 2, "octet_columns": 2}
     narrow = {**base, "warps_across": 2, "warps_n": 2, "min_blocks": 2}
-    return [*tiles, wide, {**wide, "stages": 3}, {**wide, "tile_k": 32}, flat, narrow]
+    small = {**narrow, "warp_n": 16, "min_blocks": 3}
+    return [*tiles, wide, {**wide, "stages": 3}, {**wide, "tile_k": 32}, flat, narrow, {**narrow, "stages": 3}, small]
 
 
 def candidates(channels: int, role: str) -> dict[str, list[Request]]:
@@ -73,6 +81,7 @@ def candidates(channels: int, role: str) -> dict[str, list[Request]]:
     best = SAME[f"32 {role}"][1 if role == "inner" else 0] if channels == 32 else hopper
     half = [best, getattr(portable_choice(), role)[channels]]
     half += [_half(channels, **more, **tile) for tile in square_tiles(channels) + column_tiles(channels)]
+    half += [_hopper(channels, **more, stages=s) for s in {64: (3, 4), 128: (2,)}.get(channels, ())]
     single = [getattr(float32_choice(), role)[channels], getattr(float32_choice(True), role)[channels]]
     single += [_single(channels, **more, tile_rows=rows) for rows in (2, 4)]
     return {"fp16": half, "fp32": single}
@@ -110,6 +119,8 @@ class Layer:
         self.held += [packed, bias]
         grid = spec.grid(self.windows, self.height, self.width, self.bench.gpu.multiprocessors)
         size = (self.height, self.width)
+        if spec.persistent and spec.box is None:
+            return loaded.bind(grid, self.x, packed, bias, self.r, self.y, self.flag, *size, self.windows, 0)
         if spec.box is None:
             return loaded.bind(grid, self.x, packed, bias, self.r, self.y, self.flag, *size, *size)
         maps = (memory.tensor_map(self.x, spec.box), memory.tensor_map(self.r, spec.residual_box))
