@@ -209,8 +209,9 @@ def make_winograd_finish(tile, channels, residual, relu, first_block=0):
     """finish(acc, r, c, bias, res, y, at, across, rows, columns, top, bad): an octet's sums leave as float16 outputs.
 
     r, c (literals): the octet. This thread's tile begins at y[at], `across` elements from row to row; only `rows` x
-    `columns` of it lie in the image. Its channels are those of at most four blocks from `first_block` on, bias: theirs. top[0] becomes the half2 maximum of
-    magnitudes as for `finish8`; bad[0] becomes NaN if an output was not finite in float32, which ReLU would hide.
+    `columns` of it lie in the image. Its channels are those of at most four blocks from `first_block` on, bias: theirs.
+    top[0] becomes the half2 maximum of magnitudes as for `finish8`; bad[0] becomes NaN if an output was not finite in
+    float32, which ReLU would hide.
     """
     width = min(tile.blocks, 4)
     letters = "r" * width
