@@ -1,8 +1,8 @@
 # mypy: disallow-untyped-defs=False
 """Inline-PTX intrinsics of every supported GPU: the device twins of `ptx_sim`.
 
-They are written for sm_80 and newer; the backend rewrites them for sm_75, TF32 excepted (`backend/cuda_turing.py`, which
-must know every statement here).
+They are written for sm_80 and newer; the backend rewrites them for sm_75, TF32 excepted: `backend/cuda_turing.py` must
+know every statement here.
 
 Naming: `ldg` and `stg` global memory, `lds` and `sts` shared memory, the number is the width in bits. Warp collectives
 must be reached by all 32 lanes.
