@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .analysis import StretchResult
+from .backend.blas import one_blas_thread
 from .cluster.ahc import MATRIX_LIMIT
 from .cluster.community1 import initial_training_set
 from .rows import Rows
@@ -108,13 +109,14 @@ class EarlyWork:
         if number == 0 or number < least or (self._neighbours is None and number <= MATRIX_LIMIT):
             return
         points, self._waiting = np.concatenate(self._waiting), []
-        if self._neighbours is None:
-            from .cluster.neighbours import Neighbours
-            from .cluster.search import centroid_by_search
+        # One thread: the others decode, feed the GPU, or are the CPU's networks.
+        with one_blas_thread():
+            if self._neighbours is None:
+                from .cluster.neighbours import Neighbours
+                from .cluster.search import centroid_by_search
 
-            # One thread: the others decode, or are the CPU's networks.
-            self._neighbours = Neighbours(points, threads=1)
-            # Loads the compiled code of what follows.
-            centroid_by_search(Neighbours(points[:3], threads=1))
-        else:
-            self._neighbours.add(points)
+                self._neighbours = Neighbours(points, threads=1)
+                # Loads the compiled code of what follows.
+                centroid_by_search(Neighbours(points[:3], threads=1))
+            else:
+                self._neighbours.add(points)

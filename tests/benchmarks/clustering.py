@@ -32,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from diarize.activity import speaker_count
 from diarize.analysis import StretchResult
 from diarize.assembly import Analysis, Assembled, assemble
+from diarize.backend.blas import one_blas_thread
 from diarize.cluster import community1
 from diarize.cluster.ahc import centroid_clusters, flat_clusters
 from diarize.cluster.neighbours import Neighbours
@@ -150,7 +151,8 @@ def one_round(clock: Clock, classes: np.ndarray, embeddings: np.ndarray, cluster
     clock.add("  wait for the last stretch", waited)
     assert result.turns == late.turns
     assert result.embeddings.tobytes() == late.embeddings.tobytes()
-    parts(clock, classes, embeddings, clusterer.plda, framing)
+    with one_blas_thread():
+        parts(clock, classes, embeddings, clusterer.plda, framing)
     return result
 
 
