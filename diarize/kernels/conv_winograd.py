@@ -6,7 +6,8 @@ of tile_k input channels come to shared memory by cp.async, `stages` buffers of 
 
 A warp reads the pixels of its tiles as fragments of A and transforms them in registers, where it also keeps the sums of
 all positions: so inputs are transformed once a warp and sums are transformed back without an exchange. What limits this
-is shared memory: of every 32 products of m16n8k16, F(2x2,3x3) reads 14 KB and F(2,3) 6 KB (the direct kernel: 6 KB).
+is shared memory: for every 32 products of m16n8k16, F(2x2,3x3) reads 14 KB and F(2,3) 6 KB (the direct kernel: 6 KB).
+The sums take 128 registers a thread, so eight warps fill a multiprocessor. On an H200 the direct kernels are faster.
 
 Shared memory of a stage: [unit of 8 channels][even, odd columns][row][column / 2] cells of 16 bytes, so that tiles side
 by side lie in cells side by side; then the weights in the lanes' order (`pack_winograd`). Both are read without bank
@@ -217,9 +218,15 @@ def make_conv_winograd(
     )
 
 
-def winograd_tile(c_in: int, square: bool) -> dict[str, int]:
-    """Tile parameters of the trunk's layers that fit 99 KB of shared memory, by input channels and form."""
+def winograd_tile(c_in: int, square: bool, roomy: bool = False) -> dict[str, int]:
+    """Tile parameters of the trunk's layers, by input channels and form, that fit 99 KB of shared memory a block.
+
+    `roomy` is for multiprocessors with 160 KB or more (8.0, 9.0, 10.0), which hold two of these blocks: on an H200 that
+    is faster than one block of twice the size.
+    """
     if square:
-        return {"octet_rows": 2, "octet_columns": 1, "warp_n": 16, "warps_across": 4, "warps_n": 2, "stages": 3}
-    across, n = (8, 1) if c_in == 32 else (4, 2)
-    return {"octet_rows": 4, "octet_columns": 1, "warp_n": 32, "warps_across": across, "warps_n": n, "stages": 2}
+        tile = {"octet_rows": 2, "octet_columns": 1, "warp_n": 16, "warps_n": 2, "stages": 3}
+        return tile | ({"warps_across": 2, "min_blocks": 2} if roomy else {"warps_across": 4})
+    tile = {"octet_rows": 4, "octet_columns": 1, "warp_n": 32, "warps_n": 1 if c_in == 32 else 2, "stages": 2}
+    across = 4 if c_in > 32 else 8
+    return tile | ({"warps_across": across // 2, "min_blocks": 2} if roomy else {"warps_across": across})

@@ -24,8 +24,8 @@ from diarize.kernels.winograd_pack import (
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed: pip install 'diarize-cuda[cuda]'")
 
-from kernels.cuda_cases import Case, conv2d, run_on_gpu
-from kernels.winograd_cases import SIMULATED, winograd, winograd_f32
+from kernels.cuda_cases import Case, conv2d, error, run_on_gpu
+from kernels.winograd_cases import HOPPER, SIMULATED, hopper_problem, winograd, winograd_f32
 
 from diarize.backend.cuda_compile import Request, architecture, assemble, compile_ptx
 from diarize.kernels.conv_winograd import make_conv_winograd, winograd_tile
@@ -36,12 +36,19 @@ A = np.array([[1, 1, 1, 0], [0, 1, -1, -1]])
 TOLERANCE = {"fp16": 8e-4, "fp32": 2e-6}
 
 
+def hopper(channels: int, **parameters: Any) -> Request:
+    """A float16 kernel of compute capability 9.0."""
+    values = {"c_in": channels, "c_out": channels, **parameters}
+    return Request("conv_winograd_hopper:make_conv_winograd_hopper", values)
+
+
 def layer_requests() -> list[Request]:
     """The default kernels of every layer, both forms and both precisions, with a residual."""
     half = [
-        winograd(c, c, residual=True, square=square, **winograd_tile(c, square))
+        winograd(c, c, residual=True, square=square, **winograd_tile(c, square, roomy))
         for c in (32, 64, 128, 256)
         for square in (True, False)
+        for roomy in (True, False)
     ]
     single = [winograd_f32(c, c, residual=True, tile_rows=2 if c == 256 else 4) for c in (32, 64, 128, 256)]
     return half + single
@@ -123,6 +130,12 @@ def test_kernel_agrees_with_numpy(case: Case, simulated: dict[str, dict]) -> Non
         assert row["errors"][0] < TOLERANCE[case.request.make().precision]
 
 
+@pytest.mark.parametrize("name", [row[0] for row in HOPPER])
+def test_hopper_kernel_agrees_with_numpy(name: str, simulated: dict[str, dict]) -> None:
+    assert simulated[name]["errors"][0] < TOLERANCE["fp16"]
+    assert simulated[name]["flag"] == 0
+
+
 def test_a_transform_beyond_half_raises_the_flag(simulated: dict[str, dict]) -> None:
     assert simulated["beyond half"]["largest"] < 1000.0
     assert simulated["beyond half"]["flag"] == 1
@@ -144,6 +157,7 @@ def assert_clean(request: Request, capability: tuple[int, int]) -> None:
         (winograd(64, 64, residual=True, **winograd_tile(64, True)), (8, 0)),
         (winograd(64, 64, residual=True, square=False, **winograd_tile(64, False)), (9, 0)),
         (winograd_f32(32, 32, residual=True), (7, 5)),
+        (hopper(128, residual=True), (9, 0)),
     ],
     ids=label,
 )
@@ -203,3 +217,21 @@ def test_planted_overflow_raises_the_flag(square: bool, device: Any) -> None:
     case = Case("overflow", request, 2, 6, 40, overflow=True)
     assert run_on_gpu(case, *device)[1] == 1
     assert run_on_gpu(replace(case, overflow=False), *device)[1] == 0
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("request_", [hopper(64, residual=True, stages=4), hopper(128)], ids=label)
+def test_hopper_kernel_on_odd_sizes(request_: Request, device: Any) -> None:
+    gpu, memory, cache = device
+    conv = request_.make()
+    if not conv.kernel.runs_on(gpu.capability):
+        pytest.skip("the kernel does not claim this GPU")
+    loaded = gpu.load(cache.get(conv.kernel, gpu.capability), conv.kernel)
+    for size in [(3, 1, 1), (3, 3, 61), (2, 9, 64), (5, 13, 131)]:
+        arguments, expected = hopper_problem(conv, *size)
+        values = [memory.put(a) if isinstance(a, np.ndarray) else a for a in arguments]
+        stream = gpu.stream()
+        loaded.bind(conv.grid(*size, gpu.multiprocessors), *values)(stream)
+        stream.synchronize()
+        assert error(memory.get(values[4]), expected) < TOLERANCE["fp16"], size
+        assert int(memory.get(values[5])[0]) == 0

@@ -12,7 +12,7 @@ import numpy as np
 if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parents[1])]
 
-from kernels.cuda_cases import Case, conv2d, run_in_simulator
+from kernels.cuda_cases import Case, conv2d, error, run_in_simulator
 
 from diarize.backend.cuda_compile import Request
 
@@ -72,6 +72,38 @@ SIMULATED = [
 """Small cases for the simulator, a few seconds each: both forms, both ways in which octets share a fragment."""
 
 
+def hopper_problem(conv: Any, windows: int, height: int, width: int) -> tuple[list[Any], np.ndarray]:
+    """Arguments of the persistent Hopper kernel, y the fifth and the flag the sixth, and the float64 output."""
+    rng = np.random.default_rng(windows * height + width)
+    shape = (windows, height, width, conv.c_out)
+    x = rng.standard_normal((*shape[:3], conv.c_in)).astype(np.float16)
+    residual, bias = rng.standard_normal(shape).astype(np.float16), rng.standard_normal(conv.c_out).astype(np.float32)
+    weight = (rng.standard_normal((conv.c_out, conv.c_in, 3, 3)) / (3 * conv.c_in**0.5)).astype(np.float32)
+    expected = conv2d(x, weight) + bias + (residual.astype(np.float64) if conv.residual else 0)
+    y, flag = np.full(shape, np.nan, np.float16), np.zeros(1, np.int32)
+    arguments = [x, conv.pack(weight), bias, residual, y, flag, height, width, windows, 0]
+    return arguments, np.maximum(expected, 0) if conv.relu else expected
+
+
+HOPPER = [
+    ("Hopper, residual", {"c_in": 32, "c_out": 64, "residual": True, "stages": 3}, (1, 5, 35), 1),
+    ("Hopper, two windows", {"c_in": 64, "c_out": 128, "relu": False}, (2, 5, 7), 3),
+]
+"""Name, parameters, (windows, height, width) and blocks."""
+
+
+def simulate_hopper(parameters: dict[str, Any], size: tuple[int, int, int], blocks: int) -> tuple[float, int]:
+    """Error and flag of the Hopper kernel in the simulator."""
+    from numba import cuda
+
+    conv = Request("conv_winograd_hopper:make_conv_winograd_hopper", parameters).make()
+    kernel = conv.kernel
+    arguments, expected = hopper_problem(conv, *size)
+    flat = [a.reshape(-1) if isinstance(a, np.ndarray) else a for a in arguments]
+    cuda.jit(kernel.function)[(blocks, 1, 1), kernel.threads, 0, kernel.shared_bytes](*flat)
+    return error(arguments[4], expected), int(arguments[5][0])
+
+
 def beyond_half() -> tuple[float, int]:
     """Largest true output and the flag, where inputs and outputs fit float16 but a transformed input does not.
 
@@ -95,5 +127,8 @@ if __name__ == "__main__":
     for case in SIMULATED:
         errors, flag = run_in_simulator(case)
         print(json.dumps({"name": case.name, "errors": errors, "flag": flag}), flush=True)
+    for name, parameters, size, blocks in HOPPER:
+        distance, flag = simulate_hopper(parameters, size, blocks)
+        print(json.dumps({"name": name, "errors": [distance], "flag": flag}), flush=True)
     largest, flag = beyond_half()
     print(json.dumps({"name": "beyond half", "largest": largest, "flag": flag}), flush=True)
