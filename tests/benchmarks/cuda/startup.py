@@ -82,13 +82,17 @@ marks.append(("command imported", marks[0][2], time.time() - BEGAN))
 from diarize.backend import cuda_wake
 watch(cuda_wake, "_start", "context started (beside)")
 load, diarize.cli.run._load = diarize.cli.run._load, loading
-try:
-    diarize.cli.main.main()
-finally:
+
+def keep():
     import json
     marks.append(("before exit", time.time() - BEGAN, time.time() - BEGAN))
     with open(os.environ["STARTUP_MARKS"], "w") as file:
         json.dump({"marks": marks, "sums": sums}, file)
+
+# The command may end the process itself, but not before this.
+import atexit
+atexit.register(keep)
+diarize.cli.main.main()
 """
 
 
