@@ -274,7 +274,7 @@ def open_cuda(
     from .backend.cuda_build import build
     from .backend.cuda_driver import Gpu
     from .backend.cuda_key import choices
-    from .backend.cuda_networks import ModelLayers, overflowing, requests
+    from .backend.cuda_networks import STEM, ModelLayers, overflowing, requests
     from .engine import cpu_embedder, open_engine
     from .model.checksums import network_checksums
     from .recipe_parse import ACTIVATIONS
@@ -285,9 +285,11 @@ def open_cuda(
     if weights.network is EmbeddingNetwork.RESNET34:
         layers = ModelLayers(segmentation, log_mel_layer("hamming"), list(each_resnet34_layer(weights.embedding)))
         beyond = overflowing(layers.trunk)
-        if beyond:
+        if STEM in beyond:
             forced[ACTIVATIONS] = "float"
-            notes = (*notes, f"embeddings with TF32: weights of {beyond[0]} exceed float16's range")
+        if beyond:
+            what = "embeddings" if STEM in beyond else ", ".join(beyond)
+            notes = (*notes, f"{what} not in float16: weights of {beyond[0]} exceed its range")
     else:
         layers = ModelLayers(segmentation, log_mel_layer("povey"), campplus=campplus_layers(weights.embedding))
         embed, dimension = embed_grid if grid else embed_frames, CAMPPLUS_DIMENSION
@@ -296,7 +298,7 @@ def open_cuda(
     logger.info("%s: %s", gpu, found.summary())
     selection = found.selection
     driver = Gpu(gpu.index)
-    build(requests(selection, layers), driver.capability, compiling=compiling)
+    build(requests(selection, layers, driver.capability), driver.capability, compiling=compiling)
     opened = 0
 
     def start() -> Session:

@@ -10,20 +10,17 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from .. import registry
 from ..candidates import Request, Selection
+from ..recipe import Key
+from ..recipe_lookup import look_up
 from .cuda_build import build
-from .cuda_campplus import KERNELS as CAMPPLUS
 from .cuda_campplus import CampPlusKernels
 from .cuda_compile import KernelCache
-from .cuda_devices import HOPPER
 from .cuda_driver import Gpu, MemoryPool
 from .cuda_fbank import KERNELS as FILTERBANK
 from .cuda_fbank import FilterbankKernels
 from .cuda_memory import free_with
-from .cuda_pyannet import HOPPER_NAMES as HOPPER_PYANNET
 from .cuda_pyannet import PyanNetChoice, PyanNetKernels
-from .cuda_resnet34 import HOPPER_NAMES as HOPPER_RESNET34
 from .cuda_resnet34 import ResNet34Kernels, TrunkChoice, float32_choice
 
 if TYPE_CHECKING:
@@ -32,6 +29,9 @@ if TYPE_CHECKING:
 GATHER = Request("gather:make_gather", {})
 MAIN_SEGMENTATION, MAIN_EMBEDDING = 256, 64
 """Windows of the batches that most of a long recording comes in."""
+STEM = "conv1"
+"""The first convolution; it has no kernel that reads float32 weights and writes float16 activations."""
+FIRST_TF32 = (8, 0)
 _HALF_MAX = float(np.finfo(np.float16).max)
 
 Kernels = TypeVar("Kernels", PyanNetKernels, FilterbankKernels, ResNet34Kernels, CampPlusKernels)
@@ -59,29 +59,53 @@ def overflowing(layers: Sequence[Layer]) -> tuple[str, ...]:
 
 
 def default_selection(capability: tuple[int, int]) -> Selection:
-    """What is chosen without recipe and tune file: measured on an H200 for compute capability 9.0, else portable."""
-    selection = registry.portable(capability)
-    if capability != HOPPER:
-        return selection
-    choices, origins = dict(selection.choices), dict(selection.origins)
-    for layer, name in {**HOPPER_PYANNET, **HOPPER_RESNET34}.items():
-        found = registry.find(layer, name)
-        assert found is not None
-        choices[layer], origins[layer] = {1: found}, "measured on an H200"
-    return Selection(choices, origins)
+    """What is chosen for a GPU of which no more than the compute capability is known."""
+    return look_up(Key(capability=capability)).selection
 
 
-def trunk_choice(selection: Selection, windows: int, layers: Sequence[Layer]) -> TrunkChoice:
-    """The kernels of the trunk for a batch: float16 activations unless some layer's weights do not fit."""
-    return exact_choice() if overflowing(layers) else TrunkChoice.of(selection.at(windows))
+def trunk_choice(
+    selection: Selection, windows: int, layers: Sequence[Layer], capability: tuple[int, int]
+) -> TrunkChoice:
+    """The kernels of the trunk for a batch; layers whose weights do not fit float16 get kernels of their own."""
+    beyond = overflowing(layers)
+    if STEM in beyond:
+        return exact_choice(capability)
+    return TrunkChoice.of(selection.at(windows), exact_kernels(beyond, layers, capability))
 
 
-def exact_choice() -> TrunkChoice:
-    """The kernels for batches that leave float16's range."""
-    return float32_choice(tf32=True)
+def exact_kernels(names: Sequence[str], layers: Sequence[Layer], capability: tuple[int, int]) -> dict[str, Request]:
+    """Kernels in TF32 or float32 for single layers of a trunk whose activations are stored in float16, by layer."""
+    wanted = set(names)
+    for name in names:
+        unit, _, own = name.rpartition(".")
+        # One kernel may compute a strided convolution and its shortcut: then both leave it.
+        if own == "shortcut" or any(layer.id == f"{unit}.shortcut" for layer in layers if own == "conv1"):
+            wanted |= {f"{unit}.conv1", f"{unit}.shortcut"}
+    found = {}
+    for layer in layers:
+        if layer.id not in wanted:
+            continue
+        c_out, c_in, size, _ = layer.weights["weight"].shape
+        parameters = {
+            "c_in": c_in,
+            "c_out": c_out,
+            "stride": int(layer.params["stride_h"]),
+            "tf32": capability >= FIRST_TF32,
+            "residual": layer.id.endswith(".conv2"),
+            "relu": not layer.id.endswith(".shortcut"),
+            "storage": "half",
+            "kernel_size": size,
+        }
+        found[layer.id] = Request("conv_f32:make_conv_f32", parameters)
+    return found
 
 
-def requests(selection: Selection, layers: ModelLayers) -> list[Request]:
+def exact_choice(capability: tuple[int, int]) -> TrunkChoice:
+    """The kernels for batches that leave float16's range: float32 activations, products in TF32 where there is TF32."""
+    return float32_choice(tf32=capability >= FIRST_TF32)
+
+
+def requests(selection: Selection, layers: ModelLayers, capability: tuple[int, int]) -> list[Request]:
     """Every kernel that a model may need before its first batch, each once."""
     wanted: list[Request] = []
     for windows in _batches(selection, "pyannet"):
@@ -89,9 +113,9 @@ def requests(selection: Selection, layers: ModelLayers) -> list[Request]:
     if layers.trunk:
         wanted += [*FILTERBANK.values(), GATHER]
         for windows in _batches(selection, "resnet34"):
-            wanted += trunk_choice(selection, windows, layers.trunk).requests()
+            wanted += trunk_choice(selection, windows, layers.trunk, capability).requests()
     if layers.campplus:
-        wanted += [*FILTERBANK.values(), *CAMPPLUS.values()]
+        wanted += [*FILTERBANK.values(), *campplus_kernels(selection).values()]
     return list({request.key: request for request in wanted}.values())
 
 
@@ -99,6 +123,12 @@ def _batches(selection: Selection, network: str) -> list[int]:
     """The batch sizes that a network has choices for."""
     own = (by_batch for layer, by_batch in selection.choices.items() if layer.partition(".")[0] == network)
     return sorted({batch for by_batch in own for batch in by_batch})
+
+
+def campplus_kernels(selection: Selection) -> dict[str, Request]:
+    """The kernel of every layer of CAM++, by the layer's name without the network's."""
+    chosen = selection.at(MAIN_EMBEDDING)
+    return {c.layer.partition(".")[2]: c.requests[0] for c in chosen.values() if c.layer.startswith("campplus.")}
 
 
 class CudaNetworks:
@@ -130,7 +160,8 @@ class CudaNetworks:
         if layers.filterbank is not None:
             self.filterbank = FilterbankKernels(gpu, self.pool, layers.filterbank, self._cache)
         if layers.campplus:
-            self.campplus = CampPlusKernels(gpu, self.pool, layers.campplus, self._cache)
+            own = campplus_kernels(self.selection)
+            self.campplus = CampPlusKernels(gpu, self.pool, layers.campplus, self._cache, own)
         if layers.trunk:
             self.trunk(MAIN_EMBEDDING)
             kernel = GATHER.make()
@@ -156,7 +187,7 @@ class CudaNetworks:
 
     def trunk(self, windows: int) -> ResNet34Kernels:
         """ResNet34 for batches of this size."""
-        choice = trunk_choice(self.selection, windows, self._layers.trunk)
+        choice = trunk_choice(self.selection, windows, self._layers.trunk, self.gpu.capability)
         key = "".join(request.key for request in choice.requests())
         with self._lock:
             if key not in self._trunks:
@@ -165,14 +196,15 @@ class CudaNetworks:
             return self._trunks[key]
 
     def exact(self) -> ResNet34Kernels:
-        """ResNet34 with float32 activations and TF32 products, compiled and loaded when it is first needed."""
+        """ResNet34 with float32 activations, compiled and loaded when it is first needed."""
         own = self.trunk(MAIN_EMBEDDING)
         if own.choice.storage == "float":
             return own
         with self._lock:
             if self._exact is None:
-                build(exact_choice().requests(), self.gpu.capability, self._cache.folder)
-                self._exact = ResNet34Kernels(self.gpu, self.pool, self._layers.trunk, exact_choice(), self._cache)
+                choice, layers = exact_choice(self.gpu.capability), self._layers.trunk
+                build(choice.requests(), self.gpu.capability, self._cache.folder)
+                self._exact = ResNet34Kernels(self.gpu, self.pool, layers, choice, self._cache)
             return self._exact
 
 

@@ -16,6 +16,8 @@ import numpy as np
 from .. import registry
 from ..candidates import SEPARATE, Candidate, Request
 from ..errors import BackendError
+from ..recipe import Key
+from ..recipe_lookup import look_up
 from ..registry.resnet34 import PART, SIZES
 from .cuda_compile import KernelCache
 from .cuda_conv import Arrays, Binder, Convolution, ConvolutionLoader
@@ -131,32 +133,9 @@ def float32_choice(tf32: bool = False) -> TrunkChoice:
     return named_choice((8, 0) if tf32 else (7, 5), "tf32" if tf32 else "fp32")
 
 
-HOPPER_NAMES = {
-    f"resnet34.{layer}": name
-    for layer, name in {
-        "layer1.block": "block32_g3",
-        "layer2.entry": "down_g4_n64_b8",
-        "layer2.conv1": "roll_r40",
-        "layer2.conv2": "roll_r40",
-        "layer3.entry": "down_g2_n128_s6_b4",
-        "layer3.conv1": "stream_g4_s6",
-        "layer3.conv2": "stream_g4_s6_early",
-        "layer4.entry": "down_g2_n128_s6_b4",
-        "layer4.conv1": "inline_g5",
-        "layer4.conv2": "inline_g5",
-    }.items()
-}
-"""Candidates that were the fastest on an H200, where they differ from the portable ones."""
-
-
 def hopper_choice() -> TrunkChoice:
-    """The choice measured on an H200 (compute capability 9.0)."""
-    chosen = registry.portable((9, 0), ["resnet34"]).at(1)
-    for layer, name in HOPPER_NAMES.items():
-        found = registry.find(layer, name)
-        assert found is not None
-        chosen[layer] = found
-    return TrunkChoice.of(chosen)
+    """The default of compute capability 9.0."""
+    return TrunkChoice.of(look_up(Key(capability=(9, 0)), ["resnet34"]).selection.at(1))
 
 
 class ResNet34Kernels:

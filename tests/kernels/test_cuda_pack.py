@@ -84,3 +84,31 @@ def test_layers_with_large_weights_are_named() -> None:
         Layer("seg_1", Op.LINEAR, {"weight": large[:, :, 0, 0]}),
     ]
     assert overflowing(layers) == ("layer1.0.conv2",)
+
+
+def test_layers_with_large_weights_alone_leave_float16() -> None:
+    from diarize.backend.cuda_networks import default_selection, trunk_choice
+    from diarize.layers import Layer, Op
+
+    def conv(name: str, c_in: int, c_out: int, size: int, stride: int, value: float) -> Layer:
+        weight = np.full((c_out, c_in, size, size), value, np.float32)
+        return Layer(name, Op.CONV2D, {"weight": weight}, {"stride_h": stride})
+
+    layers = [
+        conv("conv1", 1, 32, 3, 1, 1),
+        conv("layer1.0.conv2", 32, 32, 3, 1, 1e5),
+        conv("layer2.0.conv1", 32, 64, 3, 2, 1),
+        conv("layer2.0.shortcut", 32, 64, 1, 2, 1e5),
+        conv("layer2.0.conv2", 64, 64, 3, 1, 1),
+    ]
+    choice = trunk_choice(default_selection((9, 0)), 64, layers, (9, 0))
+    assert choice.storage == "half"
+    assert set(choice.own) == {"layer1.0.conv2", "layer2.0.conv1", "layer2.0.shortcut"}
+    assert {request.parameters["tf32"] for request in choice.own.values()} == {True}
+    assert choice.own["layer1.0.conv2"].parameters["residual"]
+    assert choice.own["layer2.0.shortcut"].parameters["kernel_size"] == 1
+    # The parts of the first stage's blocks are needed again.
+    assert choice.inner[32] in choice.requests()
+    # The stem is the only layer with float16 weights and no other kernel.
+    whole = trunk_choice(default_selection((7, 5)), 64, [conv("conv1", 1, 32, 3, 1, 1e5)], (7, 5))
+    assert (whole.storage, whole.precision) == ("float", "fp32")
