@@ -8,6 +8,7 @@ comments below are in its order.
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 AHC_CUT = 0.6
 FA = 0.07
 FB = 0.8
+# Fixed, so that products of matrices are the same whatever the number of threads.
+_BLOCK_ROWS = 512
 
 
 def cluster(
@@ -67,13 +70,22 @@ def _automatic_centroids(train: np.ndarray, plda: Plda, neighbours: Neighbours |
     """Centroids (K, D) of the speakers that VBx keeps; one row for fewer than two embeddings, NaN for none."""
     if len(train) < 2:
         return train if len(train) else np.full((1, train.shape[1]), np.nan)
-    with ThreadPoolExecutor(1) as pool:
-        # Features and initial clusters do not need each other.
-        terms = pool.submit(lambda: Terms.of(plda.features(train), plda.phi))
+    blocks = [slice(first, first + _BLOCK_ROWS) for first in range(0, len(train), _BLOCK_ROWS)]
+    terms = Terms(np.empty((len(train), len(plda.phi))), np.empty(len(train)), plda.phi)
+
+    def fill(rows: slice) -> None:
+        part = Terms.of(plda.features(train[rows]), plda.phi)
+        terms.rho[rows], terms.G[rows] = part.rho, part.G
+
+    # Features and initial clusters do not need each other.
+    with ThreadPoolExecutor(min(len(os.sched_getaffinity(0)), len(blocks))) as pool:
+        filled = pool.map(fill, blocks)
         # Initial clusters: unit embeddings, centroid linkage.
         points = unit(train) if neighbours is None else neighbours
         initial = centroid_clusters(points, AHC_CUT)
-        found = vbx_of(terms.result(), initial, FA, FB)
+        # Raises what went wrong in a block.
+        list(filled)
+    found = vbx_of(terms, initial, FA, FB)
     # Mean of raw embeddings, weighted by responsibility.
     return (found.gamma.T @ train) / found.gamma.sum(axis=0)[:, None]
 

@@ -164,7 +164,7 @@ def parts(clock: Clock, classes: np.ndarray, embeddings: np.ndarray, plda: Plda,
     neighbours = clock("  neighbours, all at once", lambda: Neighbours(unit(train)))
     merges, heights = clock("  merges", lambda: centroid_by_search(neighbours))
     initial = clock("  flat clusters", lambda: flat_clusters(merges, heights, community1.AHC_CUT))
-    terms = clock("  PLDA (beside merges)", lambda: Terms.of(plda.features(train), plda.phi))
+    terms = clock("  PLDA, one thread", lambda: Terms.of(plda.features(train), plda.phi))
     found = clock("  VBx", lambda: vbx_of(terms, initial, community1.FA, community1.FB))
     centroids = (found.gamma.T @ train) / found.gamma.sum(axis=0)[:, None]
     labels = clock("  assignment", lambda: community1._assign(rows, centroids, True))
