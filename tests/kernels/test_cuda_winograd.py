@@ -50,7 +50,7 @@ def layer_requests() -> list[Request]:
         for square in (True, False)
         for roomy in (True, False)
     ]
-    single = [winograd_f32(c, c, residual=True, tile_rows=2 if c == 256 else 4) for c in (32, 64, 128, 256)]
+    single = [winograd_f32(c, c, residual=True) for c in (32, 64, 128, 256)]
     return half + single
 
 
@@ -166,9 +166,11 @@ def test_default_kernels_do_not_spill(request_: Request, capability: tuple[int, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("capability", [(8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)], ids=label)
+@pytest.mark.parametrize("capability", [(7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)], ids=label)
 @pytest.mark.parametrize("request_", layer_requests(), ids=label)
 def test_every_layer_compiles(request_: Request, capability: tuple[int, int]) -> None:
+    if not request_.make().kernel.runs_on(capability):
+        pytest.skip("the kernel does not claim this capability")
     assert_clean(request_, capability)
 
 

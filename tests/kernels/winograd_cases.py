@@ -28,7 +28,7 @@ def winograd_f32(c_in: int, c_out: int, **parameters: Any) -> Request:
 
 
 SIMULATED = [
-    Case("2x2, residual", winograd(32, 32, warps_across=1, residual=True), 1, 5, 19),
+    Case("2x2, residual", winograd(32, 32, warps_across=1, residual=True), 1, 3, 19),
     Case("2x2, overflow", winograd(32, 32, warps_across=1, warps_n=1, stages=2), 1, 1, 3, overflow=True),
     Case(
         "2x2, side by side",
@@ -66,8 +66,8 @@ SIMULATED = [
         ),
         *(2, 5, 7),
     ),
-    Case("float32", winograd_f32(16, 64, residual=True), 1, 5, 19),
-    Case("float32, 32 channels", winograd_f32(8, 32, relu=False, tile_rows=2), 1, 3, 17),
+    Case("float32", winograd_f32(16, 64, residual=True, tile_rows=4), 1, 5, 19),
+    Case("float32, 32 channels", winograd_f32(8, 32, relu=False), 1, 3, 17),
 ]
 """Small cases for the simulator, a few seconds each: both forms, both ways in which octets share a fragment."""
 
