@@ -266,6 +266,7 @@ def test_memory_that_runs_out(model: str, speech: np.ndarray, caplog: pytest.Log
     assert isinstance(engine, CudaEngine)
     stretch = stretch_of(speech, 0, 100)
     expected = engine.analyse(stretch, STEP)
+    assert engine._session is not None
     lane = engine._session.all_lanes[-1]
     assert isinstance(lane, CudaLane)
     lane.release()
