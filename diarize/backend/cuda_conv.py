@@ -163,10 +163,21 @@ class Binder:
     def _plain(self, conv: Convolution, arrays: Arrays) -> Launch:
         spec = conv.spec
         windows, height, width, _ = arrays.x.shape
-        sizes = (height, width, *spec.output_size(height, width))
+        # Persistent blocks go through the tiles of all windows.
+        rest = (windows, 0) if spec.persistent else spec.output_size(height, width)
         return conv.loaded.bind(
             spec.grid(windows, height, width, self._multiprocessors),
-            *(arrays.x, conv.weight, conv.bias, arrays.residual or arrays.x, arrays.y, arrays.flag, *sizes),
+            *(
+                arrays.x,
+                conv.weight,
+                conv.bias,
+                arrays.residual or arrays.x,
+                arrays.y,
+                arrays.flag,
+                height,
+                width,
+                *rest,
+            ),
         )
 
     def _block(self, conv: Convolution, arrays: Arrays) -> Launch:

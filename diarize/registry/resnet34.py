@@ -1,4 +1,4 @@
-"""Candidates of the ResNet34 trunk: direct convolutions on both kinds of tensor cores, and in TF32 and float32.
+"""Candidates of the ResNet34 trunk: direct and Winograd convolutions on both kinds of tensor cores, TF32 and float32.
 
 Activations are stored in float16 or float32; within one trunk all layers have the same storage. The first candidate
 of a layer is the portable one.
@@ -68,6 +68,8 @@ _SHORT = {
     "warps_m": "wm",
     "warps_n": "wn",
     "min_blocks": "m",
+    "warps_across": "w",
+    "inner": "i",
 }
 
 
@@ -120,18 +122,63 @@ def _hopper(layer: str, family: str, problem: Mapping[str, Any], tuning: Mapping
 
 
 def _portable(layer: str, problem: Mapping[str, Any], tiles: list[dict[str, Value]]) -> list[Candidate]:
-    """Candidates of ordinary tensor cores and of float32, for stride 1 and 2; the last tile fits 64 KB."""
+    """Candidates of ordinary tensor cores and in full precision, for stride 1 and 2; the last tile fits 64 KB.
+
+    A shortcut is a 3x3 filter with nothing around its centre for float16, and a 1x1 filter otherwise.
+    """
     found = []
     for tile in tiles:
         request = Request("conv_mma:make_conv_mma", {**problem, **tile})
         name, lowest = title("mma", tile), (7, 5) if tile is tiles[-1] else (8, 0)
         found.append(Candidate(f"resnet34.{layer}", name, 1, "fp16", (request,), tile, "half", lowest, False, EVIDENCE))
-    for tf32 in (True, False):
-        precision, evidence = ("tf32", TF32) if tf32 else ("fp32", FLOAT32)
-        request = Request("conv_f32:make_conv_f32", {**problem, "tf32": tf32})
-        lowest = (8, 0) if tf32 else (7, 5)
+    size = {"kernel_size": 1} if layer.endswith(".shortcut") else {}
+    return [*found, *_full_precision(layer, {**problem, **size})]
+
+
+def _full_precision(layer: str, problem: Mapping[str, Any]) -> list[Candidate]:
+    """Candidates with products in TF32 and float32, on activations of either storage."""
+    found = []
+    for storage in ("float", "half"):
+        for tf32 in (True, False):
+            precision, evidence = ("tf32", TF32) if tf32 else ("fp32", FLOAT32)
+            request = Request("conv_f32:make_conv_f32", {**problem, "tf32": tf32, "storage": storage})
+            name = precision if storage == "float" else f"{precision}_half"
+            lowest = (8, 0) if tf32 else (7, 5)
+            made = Candidate(f"resnet34.{layer}", name, 1, precision, (request,), {}, storage, lowest, False, evidence)
+            found.append(made)
+    if problem["stride"] == 1:
+        tile: dict[str, Value] = {"stages": 2, "inner": 1, "min_blocks": 3}
+        request = Request("conv_f32:make_conv_f32", {**problem, **tile})
+        name = title("fp32", tile)
+        found.append(Candidate(f"resnet34.{layer}", name, 1, "fp32", (request,), tile, "float", evidence=FLOAT32))
+    return found
+
+
+def _winograd(layer: str, channels: int, residual: bool) -> list[Candidate]:
+    """Winograd candidates: F(2x2,3x3) and F(2,3), in float16 without evidence yet, and F(2x2,3x3) in float32."""
+    same = {"c_in": channels, "c_out": channels, "residual": residual}
+    square: list[dict[str, Value]] = [{"warps_across": 4}, {"warps_across": 2, "min_blocks": 2}]
+    columns: dict[str, Value] = {"square": False, "octet_rows": 4, "warp_n": 32, "warps_n": 1, "stages": 2}
+    tiles = [
+        *(("winograd22", tile) for tile in square),
+        ("winograd23", {**columns, "warps_across": 4, "min_blocks": 2}),
+        ("winograd23", {**columns, "warps_across": 8}),
+    ]
+    found = []
+    for family, tile in tiles:
+        request = Request("conv_winograd:make_conv_winograd", {**same, **tile})
+        told: dict[str, Value] = {key: tile[key] for key in ("warps_across", "min_blocks") if key in tile}
+        name = title(family, told)
+        found.append(Candidate(f"resnet34.{layer}", name, 1, "fp16", (request,), tile, "half"))
+    if channels in (64, 128):
+        request = Request("conv_winograd_hopper:make_conv_winograd_hopper", same)
+        made = Candidate(f"resnet34.{layer}", "winograd23_wgmma", 1, "fp16", (request,), {}, "half", (9, 0), True)
+        found.append(made)
+    for tile_rows in (4, 2):
+        request = Request("conv_winograd_f32:make_conv_winograd_f32", {**same, "tile_rows": tile_rows})
+        name, tuning = f"winograd22_fp32_h{tile_rows}", {"tile_rows": tile_rows}
         found.append(
-            Candidate(f"resnet34.{layer}", precision, 1, precision, (request,), {}, "float", lowest, False, evidence)
+            Candidate(f"resnet34.{layer}", name, 1, "fp32", (request,), tuning, "float", (7, 5), evidence=FLOAT32)
         )
     return found
 
@@ -184,6 +231,7 @@ def _first_stage() -> list[Candidate]:
             )
             if not (residual and tuning.get("rows") == 4)
         ]
+        found += _winograd(layer, 32, residual)
     return found
 
 
@@ -255,4 +303,4 @@ def _same(stage: int, residual: bool) -> list[Candidate]:
             continue
         names = ("c_in", "c_out") if family in ("stream", "inline") else ("channels",)
         found.append(_hopper(layer, family, {**dict.fromkeys(names, channels), "residual": residual}, tuning))
-    return found
+    return [*found, *_winograd(layer, channels, residual)]

@@ -116,7 +116,7 @@ def test_an_unknown_layer_is_wrong_usage(cli: Cli) -> None:
 def test_neither_numba_nor_numpy_is_imported(arguments: tuple[str, ...]) -> None:
     code = (
         "import sys, diarize.cli.main as command\n"
-        "command.leave = sys.exit\n"
+        "command.leave = lambda code, *rest: sys.exit(code)\n"
         "try:\n    command.main()\n"
         "except SystemExit as stop:\n"
         "    print(stop.code or 0, {'numba', 'numpy', 'cuda'} & set(sys.modules), file=sys.stderr)\n"
