@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..candidates import Request
+from ..errors import BackendError
 from .cuda_compile import KernelCache
 from .cuda_driver import DeviceArray, Gpu, Launch, LoadedKernel, MemoryPool
 
@@ -64,7 +65,7 @@ class ConvolutionLoader:
     Raises
     ------
     BackendError
-        A kernel does not run on this GPU.
+        A kernel does not run on this GPU, or weights do not fit its numbers.
     """
 
     def __init__(
@@ -93,7 +94,11 @@ class ConvolutionLoader:
         weight = layer.weights["weight"].transpose(0, 1, 3, 2)
         bias = self.memory.put(layer.weights["bias"])
         if shortcut is None:
-            return Convolution(spec, loaded, self.memory.put(spec.pack(weight)), bias)
+            try:
+                packed = spec.pack(weight)
+            except ValueError as error:
+                raise BackendError(f"layer {layer.id}: {error}") from error
+            return Convolution(spec, loaded, self.memory.put(packed), bias)
         if spec.shortcut:
             packed = spec.pack(weight, shortcut.weights["weight"].transpose(0, 1, 3, 2))
             return Convolution(spec, loaded, self.memory.put(packed), bias, self.memory.put(shortcut.weights["bias"]))

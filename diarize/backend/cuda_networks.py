@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -21,7 +21,7 @@ from .cuda_fbank import KERNELS as FILTERBANK
 from .cuda_fbank import FilterbankKernels
 from .cuda_memory import free_with
 from .cuda_pyannet import PyanNetChoice, PyanNetKernels
-from .cuda_resnet34 import ResNet34Kernels, TrunkChoice, float32_choice
+from .cuda_resnet34 import ResNet34Kernels, TrunkChoice, float32_choice, portable_choice
 
 if TYPE_CHECKING:
     from ..layers import Layer
@@ -70,7 +70,29 @@ def trunk_choice(
     beyond = overflowing(layers)
     if STEM in beyond:
         return exact_choice(capability)
-    return TrunkChoice.of(selection.at(windows), exact_kernels(beyond, layers, capability))
+    own = exact_kernels(beyond, layers, capability)
+    choice = TrunkChoice.of(selection.at(windows), own)
+    return replace(choice, own={**beyond_winograd(choice, layers, capability), **own})
+
+
+def beyond_winograd(choice: TrunkChoice, layers: Sequence[Layer], capability: tuple[int, int]) -> dict[str, Request]:
+    """Direct kernels, by layer, for those whose weights fit float16 but not as Winograd's factors."""
+    from ..kernels.winograd_pack import fits_winograd
+
+    found: dict[str, Request] = {}
+    direct = portable_choice(capability)
+    for layer in layers:
+        unit, _, name = layer.id.rpartition(".")
+        if not unit or name not in ("conv1", "conv2") or int(layer.params["stride_h"]) != 1:
+            continue
+        roles, instead = (choice.inner, direct.inner) if name == "conv1" else (choice.outer, direct.outer)
+        weight = layer.weights["weight"]
+        request = roles[weight.shape[1]]
+        square = bool(request.parameters.get("square", request.factory == "conv_winograd:make_conv_winograd"))
+        half = request.factory.startswith(("conv_winograd:", "conv_winograd_hopper:"))
+        if half and not fits_winograd(weight, square):
+            found[layer.id] = instead[weight.shape[1]]
+    return found
 
 
 def exact_kernels(names: Sequence[str], layers: Sequence[Layer], capability: tuple[int, int]) -> dict[str, Request]:

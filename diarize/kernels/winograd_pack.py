@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import BackendError
 from .conv_pack import pack_taps
 
 G = np.array([[1.0, 0.0, 0.0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0.0, 0.0, 1.0]])
@@ -96,7 +95,7 @@ def fits_winograd(weight: np.ndarray, square: bool = True) -> bool:
 
 def _refuse(weight: np.ndarray, square: bool) -> None:
     if not fits_winograd(weight, square):
-        raise BackendError(
+        raise ValueError(
             "a convolution's weights leave float16's range when transformed for Winograd's method (largest "
             f"weight {np.abs(weight).max():.4g}, largest factor allowed {LARGEST_HALF:.0f}); use a float32 kernel here"
         )
@@ -120,7 +119,7 @@ def pack_winograd(weight: np.ndarray, square: bool, tile_n: int, tile_k: int, wa
 
     Raises
     ------
-    BackendError
+    ValueError
         A transformed weight does not fit float16.
     """
     _refuse(weight, square)
@@ -141,7 +140,7 @@ def pack_winograd_resident(weight: np.ndarray) -> np.ndarray:
 
     Raises
     ------
-    BackendError
+    ValueError
         A transformed weight does not fit float16.
     """
     _refuse(weight, False)

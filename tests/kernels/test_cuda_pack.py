@@ -112,3 +112,25 @@ def test_layers_with_large_weights_alone_leave_float16() -> None:
     # The stem is the only layer with float16 weights and no other kernel.
     whole = trunk_choice(default_selection((7, 5)), 64, [conv("conv1", 1, 32, 3, 1, 1e5)], (7, 5))
     assert (whole.storage, whole.precision) == ("float", "fp32")
+
+
+def test_weights_too_large_for_winograd_take_the_direct_kernel() -> None:
+    from diarize import registry
+    from diarize.backend.cuda_networks import default_selection, trunk_choice
+    from diarize.candidates import Selection
+    from diarize.layers import Layer, Op
+
+    def conv(name: str, value: float) -> Layer:
+        return Layer(name, Op.CONV2D, {"weight": np.full((64, 64, 3, 3), value, np.float32)}, {"stride_h": 1})
+
+    chosen = registry.find("resnet34.layer2.conv2", "winograd22_w4")
+    assert chosen is not None
+    choices = {**default_selection((8, 0)).choices, chosen.layer: {64: chosen}}
+    # The middle factors of a filter of equal taps are 2.25 times a tap.
+    layers = [conv("layer2.1.conv2", 3e4), conv("layer2.2.conv2", 1.0), conv("layer2.2.conv1", 3e4)]
+    choice = trunk_choice(Selection(choices), 64, layers, (8, 0))
+    assert {name: request.factory for name, request in choice.own.items()} == {
+        "layer2.1.conv2": "conv_mma:make_conv_mma"
+    }
+    assert choice.own["layer2.1.conv2"].parameters["residual"]
+    assert choice.outer[64] == chosen.requests[0]

@@ -98,7 +98,7 @@ class TestWeights:
         assert fits_winograd(weight)
         assert not fits_winograd(weight * (15 / 14))
         assert fits_winograd(weight * (15 / 14), square=False)
-        with pytest.raises(BackendError, match="float16's range"):
+        with pytest.raises(ValueError, match="float16's range"):
             pack_winograd(weight * (15 / 14), True, 32, 16, 16)
         weight[3, 2, 1, 1] = np.nan
         assert not fits_winograd(weight)
