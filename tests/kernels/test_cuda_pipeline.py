@@ -231,6 +231,28 @@ def test_overflow_is_computed_again_in_float32(model: str, speech: np.ndarray, f
     assert np.linalg.norm(ours[same] - expected[same]) / np.linalg.norm(expected[same]) < 3e-3
 
 
+@pytest.mark.parametrize("layer", ["layer1.1.conv2", "layer3.2.conv2"])
+def test_a_layer_with_large_weights_alone_leaves_float16(model: str, speech: np.ndarray, layer: str) -> None:
+    plain = load_model(model)
+    changed = dict(plain.embedding)
+    inner = layer.replace("conv2", "bn1")
+    # A channel that is always zero, times weights that no float16 holds.
+    for name, value in ((f"{inner}.bias", np.float32(-1e6)), (f"{inner}.weight", np.float32(0))):
+        changed[name] = changed[name].copy()
+        changed[name][3] = value
+    changed[f"{layer}.weight"] = changed[f"{layer}.weight"].copy()
+    changed[f"{layer}.weight"][:, 3] = 1e7
+    weights = replace(plain, embedding=changed)
+    engine, cpu = open_engine("cuda", weights), open_engine("cpu", weights)
+    assert any(layer in note for note in engine.notes)
+    assert isinstance(engine, CudaEngine)
+    stretch = stretch_of(speech, 20, 3)
+    ours, expected = engine.analyse(stretch, STEP).embeddings, cpu.analyse(stretch, STEP).embeddings
+    same = np.isfinite(expected)
+    assert np.array_equal(np.isfinite(ours), same)
+    assert np.linalg.norm(ours[same] - expected[same]) / np.linalg.norm(expected[same]) < 3e-3
+
+
 @pytest.mark.parametrize("grid", [False, True])
 def test_overflow_of_campplus_is_computed_again_on_the_cpu(
     speech: np.ndarray, grid: bool, caplog: pytest.LogCaptureFixture
