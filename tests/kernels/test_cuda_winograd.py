@@ -12,8 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kernels.cuda_cases import Case, conv2d, error, run_on_gpu
+from kernels.winograd_cases import HOPPER, SIMULATED, hopper_problem, winograd, winograd_f32
 
+from diarize.backend.cuda_compile import Request, architecture, assemble, compile_ptx
 from diarize.errors import BackendError
+from diarize.kernels.conv_winograd import make_conv_winograd, winograd_tile
 from diarize.kernels.winograd_pack import (
     WarpTile,
     fits_winograd,
@@ -22,14 +26,7 @@ from diarize.kernels.winograd_pack import (
     transform_weight,
 )
 
-pytest.importorskip("numba_cuda", reason="numba-cuda is not installed: pip install 'diarize-cuda[cuda]'")
-
-from kernels.cuda_cases import Case, conv2d, error, run_on_gpu
-from kernels.winograd_cases import HOPPER, SIMULATED, hopper_problem, winograd, winograd_f32
-
-from diarize.backend.cuda_compile import Request, architecture, assemble, compile_ptx
-from diarize.kernels.conv_winograd import make_conv_winograd, winograd_tile
-
+REASON = "numba-cuda is not installed: pip install 'diarize-cuda[cuda]'"
 B = np.array([[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]])
 A = np.array([[1, 1, 1, 0], [0, 1, -1, -1]])
 # Rounding of a float16 result is 2.8e-4 at most; rounded inputs and weights of sixteen products add about as much.
@@ -113,6 +110,7 @@ class TestWeights:
 @pytest.fixture(scope="module")
 def simulated() -> dict[str, dict]:
     """Results by name: the simulator is chosen before numba is imported, hence a process of its own."""
+    pytest.importorskip("numba_cuda", reason=REASON)
     script = Path(__file__).with_name("winograd_cases.py")
     environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}
     done = subprocess.run(
@@ -142,6 +140,7 @@ def test_a_transform_beyond_half_raises_the_flag(simulated: dict[str, dict]) -> 
 
 
 def assert_clean(request: Request, capability: tuple[int, int]) -> None:
+    pytest.importorskip("numba_cuda", reason=REASON)
     kernel = request.make().kernel
     image = assemble(kernel.name, compile_ptx(kernel, capability), architecture(kernel, capability))
     if not image.assembled:
@@ -189,6 +188,7 @@ def test_names_of_configurations_differ() -> None:
 
 @pytest.fixture(scope="module")
 def device() -> Any:
+    pytest.importorskip("numba_cuda", reason=REASON)
     from diarize.backend.cuda_compile import KernelCache, build_all
     from diarize.backend.cuda_driver import Gpu, MemoryPool
 
