@@ -171,8 +171,8 @@ class CudaNetworks:
         self._layers = layers
         self._cache = cache or KernelCache()
         self._lock = threading.Lock()
-        self._pyannets: dict[str, PyanNetKernels] = {}
-        self._trunks: dict[str, ResNet34Kernels] = {}
+        self._pyannets: dict[int, PyanNetKernels] = {}
+        self._trunks: dict[int, ResNet34Kernels] = {}
         self._memory = free_with(self, gpu, [self.pool])
         self._exact: ResNet34Kernels | None = None
         self.pyannet(MAIN_SEGMENTATION)
@@ -195,27 +195,34 @@ class CudaNetworks:
 
     def pyannet(self, windows: int) -> PyanNetKernels:
         """The segmentation network for batches of this size."""
-        choice = PyanNetChoice.of(self.selection.at(windows))
-        key = "".join(request.key for request in choice.requests())
         with self._lock:
-            if key not in self._pyannets:
-                layers = self._layers.segmentation
-                made = PyanNetKernels(self.gpu, self.pool, layers, choice, self._cache)
-                # Loaded now, since plans are made by several threads.
-                for request in choice.recurrences.values():
-                    made.load(request)
-                self._pyannets[key] = made
-            return self._pyannets[key]
+            if windows not in self._pyannets:
+                self._pyannets[windows] = self._make_pyannet(PyanNetChoice.of(self.selection.at(windows)))
+            return self._pyannets[windows]
 
     def trunk(self, windows: int) -> ResNet34Kernels:
         """ResNet34 for batches of this size."""
-        choice = trunk_choice(self.selection, windows, self._layers.trunk, self.gpu.capability)
-        key = "".join(request.key for request in choice.requests())
         with self._lock:
-            if key not in self._trunks:
-                layers = self._layers.trunk
-                self._trunks[key] = ResNet34Kernels(self.gpu, self.pool, layers, choice, self._cache)
-            return self._trunks[key]
+            if windows not in self._trunks:
+                choice = trunk_choice(self.selection, windows, self._layers.trunk, self.gpu.capability)
+                self._trunks[windows] = self._make_trunk(choice)
+            return self._trunks[windows]
+
+    def _make_pyannet(self, choice: PyanNetChoice) -> PyanNetKernels:
+        for known in self._pyannets.values():
+            if known.choice == choice:
+                return known
+        made = PyanNetKernels(self.gpu, self.pool, self._layers.segmentation, choice, self._cache)
+        # Loaded now, since plans are made by several threads.
+        for request in choice.recurrences.values():
+            made.load(request)
+        return made
+
+    def _make_trunk(self, choice: TrunkChoice) -> ResNet34Kernels:
+        for known in self._trunks.values():
+            if known.choice == choice:
+                return known
+        return ResNet34Kernels(self.gpu, self.pool, self._layers.trunk, choice, self._cache)
 
     def exact(self) -> ResNet34Kernels:
         """ResNet34 with float32 activations, compiled and loaded when it is first needed."""
