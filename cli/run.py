@@ -375,12 +375,14 @@ def _setup(pipeline: Pipeline) -> str:
 
 
 def _must_compile() -> bool:
-    """Whether numba's cache beside the CPU engine is still empty; False where the cache lies elsewhere."""
+    """Whether no code of the CPU engine, as it now is, has been compiled and kept; False where that cannot be told."""
     from .. import cpu
+    from ..cache import compiled_folder
 
-    folder = Path(cpu.__path__[0])
-    elsewhere = "NUMBA_CACHE_DIR" in os.environ or not os.access(folder, os.W_OK)
-    return not elsewhere and not any(folder.glob("__pycache__/*.nbi"))
+    try:
+        return not any(compiled_folder(Path(cpu.__file__)).glob("*.nbi"))
+    except OSError:
+        return False
 
 
 def _peak_memory_mb() -> float:

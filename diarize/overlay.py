@@ -6,14 +6,9 @@ interpreter lock; importing this module imports numba.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
-from numba import njit
 
-from .cache import ensure_cache_folder
-
-ensure_cache_folder(Path(__file__).parent)
+from .cache import njit
 
 
 @njit(cache=True, nogil=True)

@@ -16,7 +16,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+
+from ..cache import njit
 
 HEAD = 32
 """Principal axes in the head; on captured recordings they hold 91 to 100 % of the variance."""

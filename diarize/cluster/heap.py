@@ -8,7 +8,8 @@ clustering's result.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from ..cache import njit
 
 
 @njit(cache=True, nogil=True)

@@ -12,8 +12,8 @@ Muellner (2011), "Modern hierarchical, agglomerative clustering algorithms", arX
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from ..cache import njit
 from .heap import sift_down, sift_up
 
 # Below this squared distance the identity |a|^2 + |b|^2 - 2ab loses too many digits on unit vectors; the difference is

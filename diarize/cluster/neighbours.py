@@ -10,8 +10,8 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-from numba import njit
 
+from ..cache import njit
 from .sketch import (
     ABSOLUTE,
     RELATIVE,

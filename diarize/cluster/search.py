@@ -12,8 +12,8 @@ Muellner (2011), "Modern hierarchical, agglomerative clustering algorithms", arX
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from ..cache import njit
 from .heap import sift_down, sift_up
 from .neighbours import BLOCK, Neighbours, nearest_above
 from .sketch import COARSE, RELATIVE, Sketch, coarse_bounds, fine_bound, squared_distance, write

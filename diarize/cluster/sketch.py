@@ -12,7 +12,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+
+from ..cache import njit
 
 COARSE = 8
 # Four vectors of sixteen: the fine coordinates and the length of what is left over.

@@ -3,9 +3,3 @@
 They are the float32 truth for the GPU kernels. Nothing here starts a thread: callers split the work, and every output
 element is computed by the same sequence of operations whatever it is batched with.
 """
-
-from pathlib import Path as _Path
-
-from ..cache import ensure_cache_folder as _ensure
-
-_ensure(_Path(__file__).parent)

@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
+from ..cache import njit
 from .campplus_tile import make_fixed_tile, own_function
 from .gemm import PANEL, TILE_ROWS, VECTORS
 from .simd import F32, I64, LANES, CountedLoop, Emitter, data_pointer

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from ..backend.base import BoundLayer
+from ..cache import njit
 from ..errors import BackendError
 from ..layers import Layer
 from .gemm import PANEL, pack_weight, pad_bias

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
 from ..backend.base import BoundLayer
+from ..cache import njit
 from ..layers import Layer
 from .simd import I64, LANES, CountedLoop, Emitter, data_pointer
 

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
+from ..cache import njit
 from .simd import I64, LANES, REGISTERS, CountedLoop, Emitter, data_pointer
 
 # 24 of 32 registers, or 12 of 16, hold sums. Two vectors a row let each broadcast feed two products: with one, loading

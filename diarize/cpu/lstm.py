@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
 from ..backend.base import BoundLayer, Buffer
+from ..cache import njit
 from ..errors import BackendError
 from ..layers import Layer
 from .activations import GATE_SCALES, emit_cell

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
+from ..cache import njit
 from .simd import LANES, CountedLoop, Emitter, data_pointer
 
 # Rows that are summed in float32 before the sum goes on in float64.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numba import njit
 
 from ..backend.base import BoundLayer
+from ..cache import njit
 from ..layers import Layer
 
 _EPSILON = 1e-8

@@ -7,8 +7,8 @@ the inner index from 0 up, whichever tile computes it.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from ..cache import njit
 from .gemm import PANEL, make_tile
 
 # Divides the widths of every stage of the networks (80, 40, 20, 10); 20 accumulators fill the 32 registers well.

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numba import njit
 
 from ..backend.base import BoundLayer, Buffer
+from ..cache import njit
 from ..errors import BackendError
 from ..layers import Layer
 from .gemm import PANEL, TILE_ROWS, make_tile, pack_weight, pad_bias

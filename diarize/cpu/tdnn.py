@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from ..cache import njit
 from .campplus_strassen import HALF_DISTANCE, PRODUCTS, TILE_PAIRS, TILE_SIZE, make_pair_tile, normalise_pair
 from .campplus_tile import make_fixed_tile, make_row_sum
 from .gemm import PANEL, TILE_ROWS

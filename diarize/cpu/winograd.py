@@ -11,8 +11,8 @@ The error of a layer is about 3e-6 of its output's size.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from ..cache import njit
 from .lines import LINE, clear_vector, copy_vector, make_prefetch
 from .memory import aligned_empty
 from .rows import PANEL, rows_none

@@ -62,17 +62,14 @@ def test_automatic_choices_are_named_once(cli: Callable[..., Finished], cut: Pat
 
 
 def test_a_first_run_says_that_it_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from diarize import cpu
+    from diarize import cache
     from diarize.cli.run import _must_compile
 
-    monkeypatch.setattr(cpu, "__path__", [str(tmp_path)])
-    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.setattr(cache, "compiled_folder", lambda file: tmp_path / file.parent.name)
     assert _must_compile()
-    monkeypatch.setenv("NUMBA_CACHE_DIR", "/elsewhere")
-    assert not _must_compile()
-    monkeypatch.delenv("NUMBA_CACHE_DIR")
-    (tmp_path / "__pycache__").mkdir()
-    (tmp_path / "__pycache__" / "gemm.sgemm-1.py311.nbi").touch()
+    (tmp_path / "cpu").mkdir()
+    assert _must_compile()
+    (tmp_path / "cpu" / "gemm.sgemm-1.py311.nbi").touch()
     assert not _must_compile()
 
 
