@@ -27,7 +27,8 @@ CPU_WINDOWS = 24
 class Engine(Protocol):
     """Networks bound to a device.
 
-    `dimension` of the embeddings; `max_windows` of a stretch; `workers` threads that should call `analyse` at once;
+    `dimension` of the embeddings; `max_windows` of a stretch, `first_windows` of the first one of a long recording, 0
+    for as many; `workers` threads that should call `analyse` at once;
     `shares` parts into which the end of a recording is cut; `recordings` to work on at once; `notes` on what was
     chosen automatically. `choices`: what computes each layer on a GPU and why, None on the CPU.
     """
@@ -35,6 +36,7 @@ class Engine(Protocol):
     device: Device
     dimension: int
     max_windows: int
+    first_windows: int
     workers: int
     shares: int
     recordings: int
@@ -65,6 +67,7 @@ class CpuEngine:
         self.device = device
         self.dimension = embedder.dimension
         self.max_windows = CPU_WINDOWS
+        self.first_windows = 0
         self.workers = self.shares = threads
         self.recordings = 1
         self.notes = notes

@@ -46,6 +46,7 @@ RECORDINGS = 4
 # Windows a stretch: enough for the recurrent layers, which run 8 windows a multiprocessor, and few enough that the
 # first stretch of a recording is decoded soon. Windows a batch of ResNet34: no faster above 32 on an H200.
 STRETCH_WINDOWS = 256
+FIRST_WINDOWS = 64
 BATCH_WINDOWS = 64
 # Part of the free memory that the lanes may take, and what they need for each window of their batches.
 _MEMORY_SHARE = 0.6
@@ -117,6 +118,7 @@ class CudaEngine:
         self._second_try = threading.Lock()
         self._peak = 0
         self.max_windows = STRETCH_WINDOWS
+        self.first_windows = FIRST_WINDOWS
         self.workers = len(self._session.all_lanes)
         self.shares = 1
         self.recordings = RECORDINGS

@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# A recording of more than this is long: 15 min.
+_LONG_SECONDS = 900.0
+
 Progress = Callable[[str, float, float | None], None]
 """Called from the calling thread with the stage, the seconds of audio done and the total where known."""
 
@@ -360,7 +363,10 @@ class Pipeline:
         cancelled: Callable[[], bool] | None,
     ) -> Analysis:
         step = self.step_samples
-        stretcher = Stretcher(reader, step, self.engine.max_windows, self.engine.shares)
+        # Short recordings are decoded at once, and come several at a time; the GPU should not wait for a long one.
+        seconds = reader.total_seconds
+        first = self.engine.first_windows if seconds is None or seconds > _LONG_SECONDS else 0
+        stretcher = Stretcher(reader, step, self.engine.max_windows, self.engine.shares, first)
         results: list[StretchResult] = []
         done = 0
         for result in self._in_order(iter(stretcher), cancelled):

@@ -31,14 +31,18 @@ class Stretcher:
     """Iterates over the stretches of a recording given as blocks of 16 kHz samples.
 
     `max_windows` bounds a stretch. Near the end the remaining windows are shared out evenly over `workers`, so that
-    none idles while another finishes. After the iteration `num_samples` and `num_windows` describe the recording;
-    one without any sample has no stretch.
+    none idles while another finishes. With `first_windows` the first stretch has so many and each next one twice as
+    many until `max_windows`, so that work begins soon. After the iteration `num_samples` and `num_windows` describe the
+    recording; one without any sample has no stretch.
     """
 
-    def __init__(self, blocks: Iterable[np.ndarray], step_samples: int, max_windows: int, workers: int) -> None:
+    def __init__(
+        self, blocks: Iterable[np.ndarray], step_samples: int, max_windows: int, workers: int, first_windows: int = 0
+    ) -> None:
         self._blocks = iter(blocks)
         self._step = step_samples
         self._max = max_windows
+        self._size = min(first_windows or max_windows, max_windows)
         self._workers = workers
         self._pending: deque[np.ndarray] = deque()
         self._pending_samples = 0
@@ -51,14 +55,14 @@ class Stretcher:
         return num_windows(self.num_samples, self._step) if self.num_samples else 0
 
     def __iter__(self) -> Iterator[Stretch]:
-        # Holding back one full round of work is what lets the end be shared out evenly.
-        reserve = self._span(self._max * (self._workers + 1)) + 1
         for block in self._blocks:
             self._pending.append(block)
             self._pending_samples += len(block)
             self.num_samples += len(block)
-            while self._pending_samples >= reserve:
-                yield self._take(self._max)
+            # Holding back one full round of work is what lets the end be shared out evenly.
+            while self._pending_samples > self._span(self._size * (self._workers + 1)):
+                yield self._take(self._size)
+                self._size = min(2 * self._size, self._max)
         left = self.num_windows - self._first
         parts = -(-left // self._max)
         parts = min(left, -(-parts // self._workers) * self._workers)

@@ -12,8 +12,8 @@ import numpy as np
 
 from .errors import OptionError
 from .outputs.npz import EmbeddingsFile, read_embeddings
-from .types import Diarization, Turn
 from .rows import unit_rows
+from .types import Diarization, Turn
 
 _AUTOMATIC_NAME = re.compile(r"(CH\d+_)?SPEAKER_\d+")
 

@@ -17,12 +17,13 @@ from diarize.stretches import Stretcher
     step=st.sampled_from([16_000, 32_000]),
     max_windows=st.integers(1, 9),
     workers=st.integers(1, 4),
+    first=st.integers(0, 5),
     seed=st.integers(0, 2**16),
 )
-def test_every_window_once(num_samples: int, step: int, max_windows: int, workers: int, seed: int) -> None:
+def test_every_window_once(num_samples: int, step: int, max_windows: int, workers: int, first: int, seed: int) -> None:
     audio = np.arange(1, num_samples + 1, dtype=np.float32)
     cuts = np.sort(np.random.default_rng(seed).integers(0, num_samples + 1, 7))
-    stretcher = Stretcher(np.split(audio, cuts), step, max_windows, workers)
+    stretcher = Stretcher(np.split(audio, cuts), step, max_windows, workers, first)
     seen = 0
     for stretch in stretcher:
         assert stretch.first_window == seen
@@ -47,3 +48,9 @@ def test_the_end_is_shared_out_evenly() -> None:
     audio = np.zeros(WINDOW_SAMPLES + 20 * 16_000, np.float32)
     sizes = [stretch.num_windows for stretch in Stretcher([audio], 16_000, 16, 2)]
     assert sizes == [11, 10]
+
+
+def test_the_first_stretches_may_be_small() -> None:
+    blocks = np.zeros((60, 16_000), np.float32)
+    sizes = [stretch.num_windows for stretch in Stretcher(blocks, 16_000, 8, 1, 2)]
+    assert sizes == [2, 4, 8, 8, 8, 8, 7, 6]
