@@ -388,3 +388,14 @@ def test_heavy_packages_are_not_imported():
         "sys.exit(any(name in sys.modules for name in ('numba', 'scipy', 'av')))"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("form", ["WAV", "AIFF", "FLAC"])
+def test_16_bit_samples_are_those_of_libsndfile(tmp_path: Path, form: str) -> None:
+    samples = np.random.default_rng(0).integers(-32768, 32768, (70_000, 2)).astype(np.int16)
+    samples[:2] = [[-32768, 32767], [0, -1]]
+    path = tmp_path / f"noise.{form.lower()}"
+    soundfile.write(path, samples, 16_000, "PCM_16", format=form)
+    expected = soundfile.read(path, dtype="float32")[0]
+    for channel in (1, 2):
+        assert np.array_equal(audio.load(path, channel).samples, expected[:, channel - 1])
