@@ -26,10 +26,9 @@ import soxr
 from .content import why_refused
 from .errors import AudioError, OptionError
 from .framing import SAMPLE_RATE
-from .sndfile import SndfileDecoder
+from .sndfile import BLOCK_SECONDS, SndfileDecoder
 
 # Seconds of native audio that one block is made of.
-_BLOCK_SECONDS = 10
 # Samples beyond this are damage: the largest that 32-bit integers kept as floats can reach.
 _LARGEST_SAMPLE = 2.0**31
 # Codecs and mixes overshoot full scale a little; integers kept as floats by a thousand times.
@@ -184,8 +183,8 @@ class AudioReader:
             yield block
 
     def _native_blocks(self) -> Iterator[np.ndarray]:
-        """Yields mono blocks of `_BLOCK_SECONDS` at the native rate, the last one shorter."""
-        size = _BLOCK_SECONDS * self.sample_rate
+        """Yields mono blocks of `BLOCK_SECONDS` at the native rate, the last one shorter."""
+        size = BLOCK_SECONDS * self.sample_rate
         pieces: list[np.ndarray] = []
         held = 0
         done = self._first
@@ -198,7 +197,7 @@ class AudioReader:
                 pieces.append(piece)
                 held += len(piece)
                 if held == size:
-                    yield np.concatenate(pieces)
+                    yield pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
                     pieces, held = [], 0
         if held:
             yield np.concatenate(pieces)

@@ -17,10 +17,12 @@ import soundfile
 from .errors import AudioError
 from .headers import Claim, TruthfulFile, mp3_claim, read_claim
 
+BLOCK_SECONDS = 10
+"""Length of the blocks that a reader delivers."""
 # Samples per channel that one call decodes; at damage in an mp3, what the same call decoded before it is lost.
 _CALL_FRAMES = 4096
-# Where nothing is compressed there is no damage, and what a call costs beside decoding counts.
-_PLAIN_CALL_FRAMES = 65_536
+# Where nothing is compressed there is no damage, and what a call costs beside decoding counts: samples of a call.
+_PLAIN_CALL_SAMPLES = 1 << 20
 _SHORT_SCALE = np.float32(1 / 32768)
 _PLAIN_FORMATS = ("WAV", "WAVEX", "W64", "RF64", "AIFF", "AU", "CAF")
 # Shorter gaps between header and audio go unmentioned: far below the 17 ms of a frame of the networks.
@@ -107,13 +109,16 @@ class SndfileDecoder:
     def blocks(self) -> Iterator[np.ndarray]:
         """Yields (num_samples, channels) float32; full scale is 1.0. A block is valid until the next one."""
         plain = self._sound.format in _PLAIN_FORMATS and self._sound.subtype in _EXACT_CODINGS
-        frames = _PLAIN_CALL_FRAMES if plain else _CALL_FRAMES
+        # As long as the blocks that are wanted, unless many channels make that much.
+        longest = _PLAIN_CALL_SAMPLES // self.channels
+        frames = max(_CALL_FRAMES, min(BLOCK_SECONDS * self.sample_rate, longest)) if plain else _CALL_FRAMES
         buffer = np.zeros((frames, self.channels), np.float32)
         # numpy makes floats of 16-bit samples four times as fast as libsndfile, and the same ones.
         short = np.zeros(buffer.shape if plain and self._sound.subtype == "PCM_16" else (0, 0), np.int16)
         # The wrapper's own read() seeks twice a call and drops what was decoded before damage; the C functions that
         # it calls return the honest count.
-        library, kind, source = soundfile._snd, "float*", buffer
+        library, kind = soundfile._snd, "float*"
+        source: np.ndarray = buffer
         read = library.sf_readf_float
         if short.size:
             read, kind, source = library.sf_readf_short, "short*", short

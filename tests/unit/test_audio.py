@@ -398,4 +398,4 @@ def test_16_bit_samples_are_those_of_libsndfile(tmp_path: Path, form: str) -> No
     soundfile.write(path, samples, 16_000, "PCM_16", format=form)
     expected = soundfile.read(path, dtype="float32")[0]
     for channel in (1, 2):
-        assert np.array_equal(audio.load(path, channel).samples, expected[:, channel - 1])
+        assert np.array_equal(load(path, channel).samples, expected[:, channel - 1])
