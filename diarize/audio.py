@@ -28,7 +28,6 @@ from .errors import AudioError, OptionError
 from .framing import SAMPLE_RATE
 from .sndfile import BLOCK_SECONDS, SndfileDecoder
 
-# Seconds of native audio that one block is made of.
 # Samples beyond this are damage: the largest that 32-bit integers kept as floats can reach.
 _LARGEST_SAMPLE = 2.0**31
 # Codecs and mixes overshoot full scale a little; integers kept as floats by a thousand times.
