@@ -211,8 +211,7 @@ class CudaLane:
         """Fill `out` with ResNet34; gives the windows whose activations leave even float32's range."""
         networks, most = self._networks, self.limits.embedding
         fewer = max(1, most // 2)
-        half = networks.trunk(most).choice.storage == "half"
-        flagged = self._run_trunk(networks.trunk, most if half else fewer, windows, active, weights, out)
+        flagged = self._run_trunk(networks.trunk, most if networks.half_trunk else fewer, windows, active, weights, out)
         if not len(flagged):
             return flagged
         # Activations left float16's range: these batches once more, where the range is float32's.

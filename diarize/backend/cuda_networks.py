@@ -178,14 +178,14 @@ class CudaNetworks:
         self.pyannet(MAIN_SEGMENTATION)
         self.filterbank: FilterbankKernels | None = None
         self.campplus: CampPlusKernels | None = None
-        self.has_trunk = bool(layers.trunk)
         if layers.filterbank is not None:
             self.filterbank = FilterbankKernels(gpu, self.pool, layers.filterbank, self._cache)
         if layers.campplus:
             own = campplus_kernels(self.selection)
             self.campplus = CampPlusKernels(gpu, self.pool, layers.campplus, self._cache, own)
         if layers.trunk:
-            self.trunk(MAIN_EMBEDDING)
+            # Packed when the first batch has come: a short recording has batches of another size.
+            self.half_trunk = self._trunk_choice(MAIN_EMBEDDING).storage == "half"
             kernel = GATHER.make()
             self.gather = gpu.load(self._cache.get(kernel, gpu.capability), kernel)
 
@@ -204,9 +204,11 @@ class CudaNetworks:
         """ResNet34 for batches of this size."""
         with self._lock:
             if windows not in self._trunks:
-                choice = trunk_choice(self.selection, windows, self._layers.trunk, self.gpu.capability)
-                self._trunks[windows] = self._make_trunk(choice)
+                self._trunks[windows] = self._make_trunk(self._trunk_choice(windows))
             return self._trunks[windows]
+
+    def _trunk_choice(self, windows: int) -> TrunkChoice:
+        return trunk_choice(self.selection, windows, self._layers.trunk, self.gpu.capability)
 
     def _make_pyannet(self, choice: PyanNetChoice) -> PyanNetKernels:
         for known in self._pyannets.values():
@@ -226,9 +228,8 @@ class CudaNetworks:
 
     def exact(self) -> ResNet34Kernels:
         """ResNet34 with float32 activations, compiled and loaded when it is first needed."""
-        own = self.trunk(MAIN_EMBEDDING)
-        if own.choice.storage == "float":
-            return own
+        if not self.half_trunk:
+            return self.trunk(MAIN_EMBEDDING)
         with self._lock:
             if self._exact is None:
                 choice, layers = exact_choice(self.gpu.capability), self._layers.trunk

@@ -199,6 +199,7 @@ def lane_of(limits: Limits, campplus: bool = False, capacity: int = 1 << 32) -> 
         filterbank=Kernels(pool, Filterbank),
         trunk=lambda windows: trunk,
         campplus=Kernels(pool, CampPlus) if campplus else None,
+        half_trunk=True,
         gather=SimpleNamespace(bind=lambda grid, *values: lambda stream: gather(*values[:5])),
         exact=lambda: exact,
     )
