@@ -206,7 +206,7 @@ def test_devices_without_a_tune_file(cli: Cli, h200: None, user: Path) -> None:
     assert (gpu["tune_file"], gpu["tune_file_refused"]) == (None, None)
     assert gpu["tune_file_path"] == str(user / "nvidia-h200-sm90-132.json")
     assert gpu["source"] == default.source
-    assert gpu["layers"]["pyannet.lstm"] == {"candidate": "interleaved8or16_split", "from": default.source}
+    assert gpu["layers"]["pyannet.lstm"] == {"candidate": "resident8_split", "from": "recipe nvidia-h200"}
 
 
 def test_devices_name_the_layers_of_the_model_that_is_taken(
@@ -266,7 +266,7 @@ def test_run_says_what_chose_the_kernels(cli: Cli, chosen: Lookup, cut: Path) ->
     options = ("run", cut, "--model", "campplus", "--device", "cpu", "--format", "json")
     done = cli(*options, "-vv")
     assert f"diarize: choices: {chosen.summary()}" in done.err
-    assert "diarize: choice: pyannet.lstm: interleaved8or16_split (default sm90)" in done.err
+    assert "diarize: choice: pyannet.lstm: resident8_split (recipe nvidia-h200)" in done.err
     assert done.err.count("diarize: WARNING: tune file not used: x") == 1
     assert json.loads(done.out)["recipe"] == {"source": chosen.source, "layers": chosen.layers}
     quieter = cli(*options, "-v")
