@@ -115,13 +115,14 @@ class _Compiler:
 
     def give(self, request: Request) -> None:
         """One more kernel to compile."""
-        self._write({"factory": request.factory, "parameters": dict(request.parameters)})
+        # A process that has died already is heard of by its reader.
+        with suppress(BrokenPipeError):
+            self._write({"factory": request.factory, "parameters": dict(request.parameters)})
         self._given.append(request.key)
 
     def finish(self) -> None:
         """There will be no more; begin to listen."""
         assert self._process.stdin is not None
-        # A process that has died already is heard of by its reader.
         with suppress(BrokenPipeError):
             self._process.stdin.close()
         self._reader.start()
@@ -142,6 +143,13 @@ class _Compiler:
         """End the process if it still runs."""
         self._process.kill()
         self._process.wait()
+        # The reader still asks the file what the process said last.
+        if self._reader.is_alive():
+            self._reader.join()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with suppress(BrokenPipeError):
+                    pipe.close()
         self._errors.close()
 
 

@@ -22,15 +22,12 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable
-from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..candidates import Request
 from ..errors import BackendError
 from .cuda_turing import lower, needs_lowering
 
@@ -253,8 +250,14 @@ def write_image(path: Path, image: Image) -> None:
     body = len(header).to_bytes(4, "little") + header + payload
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".new-", delete=False) as file:
-        file.write(_MAGIC + hashlib.sha256(body).digest() + body)
-    os.replace(file.name, path)
+        try:
+            file.write(_MAGIC + hashlib.sha256(body).digest() + body)
+            file.close()
+            os.replace(file.name, path)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(file.name)
+            raise
 
 
 def read_image(path: Path) -> Image | None:
@@ -270,41 +273,3 @@ def read_image(path: Path) -> Image | None:
     described = json.loads(body[4 : 4 + size])
     described["notes"] = tuple(described["notes"])
     return Image(**described, payload=body[4 + size :])
-
-
-def _build(request: Request, capability: tuple[int, int], folder: Path) -> str:
-    made = request.make()
-    return KernelCache(folder).get(getattr(made, "kernel", made), capability).name
-
-
-def build_all(
-    requests: Iterable[Request],
-    capability: tuple[int, int],
-    folder: Path | None = None,
-    jobs: int | None = None,
-    progress: Callable[[str], None] | None = None,
-) -> None:
-    """Compile what the cache lacks, in parallel processes; `progress` hears of each kernel that is ready.
-
-    Raises
-    ------
-    BackendError
-        A kernel does not compile.
-    """
-    kernels = KernelCache(folder)
-    missing = []
-    for request in requests:
-        made = request.make()
-        kernel = getattr(made, "kernel", made)
-        if read_image(kernels.path(kernel, capability)) is None:
-            missing.append(request)
-        elif progress is not None:
-            progress(kernel.name)
-    count = min(len(missing), jobs or len(os.sched_getaffinity(0)))
-    if count == 0:
-        return
-    with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
-        for future in [pool.submit(_build, request, capability, kernels.folder) for request in missing]:
-            name = future.result()
-            if progress is not None:
-                progress(name)

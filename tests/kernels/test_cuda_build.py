@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,15 @@ def test_a_compiler_that_dies_says_why(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_capability_that_is_too_low(tmp_path: Path) -> None:
     with pytest.raises(BackendError, match=r"does not run on compute capability 7\.0"):
         build([GATHER], (7, 0), tmp_path, 1)
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_kernel_that_fails_ends_the_other_compilers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = "import sys, time; sys.stdin.readline(); asked = sys.stdin.readline(); "
+    answer = "print('failed: no such thing', flush=True) if 'gather' in asked else time.sleep(60)"
+    monkeypatch.setattr("diarize.backend.cuda_build._MAIN", asked + answer)
+    before = threading.active_count()
+    with pytest.raises(BackendError, match="no such thing"):
+        build([GATHER, MEAN], (9, 0), tmp_path, 2)
+    # Nobody is left who reads what they say.
+    assert threading.active_count() == before

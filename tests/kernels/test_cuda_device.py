@@ -14,7 +14,8 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed: pip insta
 
 from kernels.cuda_cases import Case, run_on_gpu
 
-from diarize.backend.cuda_compile import KernelCache, build_all
+from diarize.backend.cuda_build import build
+from diarize.backend.cuda_compile import KernelCache
 from diarize.backend.cuda_driver import Gpu, MemoryPool, check
 from diarize.backend.cuda_resnet34 import (
     ResNet34Kernels,
@@ -38,7 +39,7 @@ def device() -> tuple[Gpu, MemoryPool, KernelCache]:
     except BackendError as error:
         pytest.skip(str(error))
     choices = [default_choice(gpu), portable_choice(), float32_choice(), float32_choice(True)]
-    build_all({repr(r): r for c in choices for r in c.requests()}.values(), gpu.capability)
+    build([*{r.key: r for c in choices for r in c.requests()}.values()], gpu.capability)
     return gpu, MemoryPool(gpu), KernelCache()
 
 

@@ -2,8 +2,8 @@
 
     python tests/tools/cpu_results.py MODEL OUT [MODE]
 
-writes OUT/<network>-<mode>/<recording>.npz: classes (C, 589), which slots have an embedding, and these, one a row; turns
-and speakers.
+writes OUT/<network>-<mode>/<recording>.npz: classes (C, 589), which slots have an embedding, and these, one a row;
+turns and speakers.
 tests/kernels/test_cuda_pipeline.py reads the folder that DIARIZE_CPU_RESULTS names.
 """
 

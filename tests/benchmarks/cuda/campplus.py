@@ -22,8 +22,8 @@ from filterbank import layer_of
 from trunk import Bench, rel
 
 from diarize.backend.cpu import CpuBackend
+from diarize.backend.cuda_build import build
 from diarize.backend.cuda_campplus import KERNELS, CampPlusKernels, columns_for
-from diarize.backend.cuda_compile import build_all
 from diarize.backend.cuda_fbank import FilterbankKernels
 from diarize.framing import WINDOW_SAMPLES
 from diarize.model.campplus import CampPlusEmbedder, campplus_layers
@@ -51,7 +51,7 @@ def main() -> None:
     options = parser.parse_args()
     start = time.time()
     bench = Bench()
-    build_all(KERNELS.values(), bench.gpu.capability)
+    build([*KERNELS.values()], bench.gpu.capability)
     print(f"built {len(KERNELS)} kernels in {time.time() - start:.1f} s", flush=True)
     samples = (np.load(options.speech)["samples"] / 32768).astype(np.float32)
     count = (len(samples) - WINDOW_SAMPLES) // 16000 + 1

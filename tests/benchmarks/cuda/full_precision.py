@@ -19,7 +19,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from diarize.backend.cuda_compile import Request, architecture, assemble, build_all, compile_ptx
+from diarize.backend.cuda_build import build
+from diarize.backend.cuda_compile import architecture, assemble, compile_ptx
+from diarize.candidates import Request
 
 SIZES = {32: (80, 998), 64: (40, 499), 128: (20, 250), 256: (10, 125)}
 WINDOWS = 32
@@ -273,7 +275,7 @@ def main() -> None:
     roles = [r for r in options.roles.split(",") if r] or list(problems())
     variants = {(role, *kind, i): tile for role in roles for kind in KINDS for i, tile in enumerate(tiles(role, *kind))}
     bench = Bench()
-    build_all([request(*key[:3], tile) for key, tile in variants.items()], bench.gpu.capability)
+    build([request(*key[:3], tile) for key, tile in variants.items()], bench.gpu.capability)
     print(f"built {len(variants)} kernels in {time.time() - start:.1f} s", flush=True)
     device = bench.gpu.describe()
     bench.record(kind="device", name=device.name.strip("\0 "), driver=device.driver, runtime=device.runtime)
@@ -300,7 +302,7 @@ def main() -> None:
         (options.out / "full_precision.json").write_text(json.dumps(bench.rows, indent=1))
     print("\n".join(table), flush=True)
     choices = {kind: trunk_choice(*kind, best[kind]) for kind in KINDS}
-    build_all([r for choice in choices.values() for r in choice.requests()], bench.gpu.capability)
+    build([r for choice in choices.values() for r in choice.requests()], bench.gpu.capability)
     random = random_layers()
     for kind, choice in choices.items():
         kernels = ResNet34Kernels(bench.gpu, bench.memory, random, choice)

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from trunk import Bench, put, rel
 
-from diarize.backend.cuda_compile import build_all
+from diarize.backend.cuda_build import build
 from diarize.backend.cuda_pyannet import PyanNetKernels, hopper_choice, portable_choice
 from diarize.framing import FRAMES_PER_WINDOW, WINDOW_SAMPLES
 from diarize.model.segmentation import segmentation_layers
@@ -218,7 +218,7 @@ def main() -> None:
     choices = [hopper_choice(name) for name in options.precisions.split(",")]
     choices += [portable_choice(name) for name in options.portable.split(",") if name]
     requests = {repr((r.factory, sorted(r.parameters.items()))): r for c in choices for r in c.requests()}
-    build_all(requests.values(), bench.gpu.capability)
+    build([*requests.values()], bench.gpu.capability)
     print(f"built {len(requests)} kernels in {time.time() - start:.1f} s", flush=True)
     device = bench.gpu.describe()
     bench.record(kind="device", name=device.name, driver=device.driver, runtime=device.runtime, torch=torch.__version__)

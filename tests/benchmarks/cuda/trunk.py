@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from candidates import BLOCK, DOWN, SAME
 
-from diarize.backend.cuda_compile import build_all
+from diarize.backend.cuda_build import build
 from diarize.backend.cuda_conv import PARITIES
 from diarize.backend.cuda_driver import Gpu, MemoryPool
 from diarize.backend.cuda_resnet34 import (
@@ -455,7 +455,7 @@ def main() -> None:
     if "candidates" in parts:
         wanted += [r for role, rs in tables.items() if not roles or role in roles for r in rs]
     unique = {repr((r.factory, sorted(r.parameters.items()))): r for r in wanted}
-    build_all(unique.values(), bench.gpu.capability)
+    build([*unique.values()], bench.gpu.capability)
     print(f"built {len(unique)} kernels in {time.time() - start:.1f} s", flush=True)
     layers = random_layers()
     kernels = ResNet34Kernels(bench.gpu, bench.memory, layers, choice)

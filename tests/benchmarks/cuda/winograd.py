@@ -25,9 +25,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from candidates import SAME
 from trunk import SIZES, Bench, poison
 
-from diarize.backend.cuda_compile import KernelCache, Request, build_all
+from diarize.backend.cuda_build import build
+from diarize.backend.cuda_compile import KernelCache
 from diarize.backend.cuda_driver import check
 from diarize.backend.cuda_resnet34 import float32_choice, hopper_choice, portable_choice
+from diarize.candidates import Request
 
 LARGEST_ERROR = {"fp16": 1e-3, "fp32": 1e-5}
 
@@ -200,7 +202,7 @@ def main() -> None:
     start = time.time()
     bench = Bench()
     requests = [r for c in channels for role in roles for p in precisions for r in candidates(c, role)[p]]
-    build_all({repr(r): r for r in requests}.values(), bench.gpu.capability)
+    build([*{r.key: r for r in requests}.values()], bench.gpu.capability)
     print(f"built {len(requests)} kernels in {time.time() - start:.1f} s", flush=True)
     cache = KernelCache()
     for precision in precisions:
