@@ -65,6 +65,24 @@ def assembled(request: Any, capability: tuple[int, int]) -> Any:
     return assemble(kernel.name, ptx, architecture(kernel, capability))
 
 
+def assert_clean(request: Any, capability: tuple[int, int]) -> None:
+    """The kernel of `request`, compiled for `capability`, keeps everything in registers and fits a multiprocessor.
+
+    Skips where no assembler tells.
+    """
+    from diarize.backend.cuda_compile import architecture, assemble, compile_ptx
+
+    made = request.make()
+    kernel = getattr(made, "kernel", made)
+    image = assemble(kernel.name, compile_ptx(kernel, capability), architecture(kernel, capability))
+    if not image.assembled:
+        pytest.skip("no ptxas on this machine: install nvidia-cuda-nvcc")
+    assert (image.spilled_bytes, image.stack_bytes) == (0, 0)
+    # Notes tell of wgmma that waits for each product.
+    assert not image.notes
+    assert 0 < image.registers * kernel.threads * kernel.min_blocks <= 65536
+
+
 def quick_first(quick: Sequence[str], others: Sequence[str]) -> list[Any]:
     """Parameters of a test, `others` marked slow."""
     return [*quick, *[pytest.param(name, marks=slow) for name in others if name not in quick]]

@@ -216,17 +216,3 @@ def make_conv_winograd(
         residual=residual,
         relu=relu,
     )
-
-
-def winograd_tile(c_in: int, square: bool, roomy: bool = False) -> dict[str, int]:
-    """Tile parameters of the trunk's layers, by input channels and form, that fit 99 KB of shared memory a block.
-
-    `roomy` is for multiprocessors with 160 KB or more (8.0, 9.0, 10.0), which hold two of these blocks: on an H200 that
-    is faster than one block of twice the size.
-    """
-    if square:
-        tile = {"octet_rows": 2, "octet_columns": 1, "warp_n": 16, "warps_n": 2, "stages": 3}
-        return tile | ({"warps_across": 2, "min_blocks": 2} if roomy else {"warps_across": 4})
-    tile = {"octet_rows": 4, "octet_columns": 1, "warp_n": 32, "warps_n": 1 if c_in == 32 else 2, "stages": 2}
-    across = 4 if c_in > 32 else 8
-    return tile | ({"warps_across": across // 2, "min_blocks": 2} if roomy else {"warps_across": across})

@@ -79,9 +79,7 @@ def title(family: str, tuning: Mapping[str, Value]) -> str:
     >>> title("stream", {"groups": 4, "stages": 6, "early": True})
     'stream_g4_s6_early'
     """
-    parts = [
-        _SHORT.get(key, f"{key}") + ("" if value is True else f"{value}") for key, value in tuning.items() if value
-    ]
+    parts = [_SHORT.get(key, key) + ("" if value is True else f"{value}") for key, value in tuning.items() if value]
     return "_".join([family, *parts])
 
 

@@ -283,10 +283,6 @@ SIMULATED = [
         3,
         9,
     ),
-    Case("float32", _request("conv_f32:make_conv_f32", c_in=32, c_out=32, residual=True), 1, 3, 17),
-    Case(
-        "TF32 stride 2", _request("conv_f32:make_conv_f32", c_in=16, c_out=32, stride=2, tf32=True, relu=False), 1, 3, 5
-    ),
     Case("pooling", _request("pool:make_pool"), 2, 2, 13),
 ]
 """Small cases for the simulator, a few seconds each."""
@@ -328,6 +324,10 @@ SIMULATED_SLOW = [
         *(1, 3, 9),
     ),
     Case("rolling 32", _request("conv_roll:make_conv_roll", channels=32, groups=2, rows=3), 1, 5, 65, 1),
+    Case("float32", _request("conv_f32:make_conv_f32", c_in=32, c_out=32, residual=True), 1, 3, 17),
+    Case(
+        "TF32 stride 2", _request("conv_f32:make_conv_f32", c_in=16, c_out=32, stride=2, tf32=True, relu=False), 1, 3, 5
+    ),
 ]
 
 
@@ -348,22 +348,26 @@ _SMALL_TF32: dict[str, Any] = {
 FULL_PRECISION = [
     _full("float32 small tile", 1, 5, 17, c_in=16, residual=True, **(_SMALL | {"c_out": 64})),
     _full("float32 two buffers", 1, 1, 9, c_in=24, residual=True, stages=2, inner=2, **_SMALL),
-    _full("float32 stride 2", 1, 9, 35, c_in=8, stride=2, relu=False, inner=4, **_SMALL),
     _full("float32 stride 2, two buffers", 1, 2, 7, c_in=16, stride=2, stages=2, **_SMALL),
-    _full("float32 1x1 stride 2", 2, 9, 19, c_in=32, stride=2, kernel_size=1, relu=False, **(_SMALL | {"c_out": 64})),
-    _full("float32 twelve pixels", 1, 5, 26, c_in=16, pixels=12, **(_SMALL | {"tile_columns": 24})),
-    _full("float32 in float16", 1, 3, 19, c_in=16, residual=True, storage="half", **_SMALL),
     _full("float32 in float16, two buffers", 1, 4, 5, c_in=16, stride=2, storage="half", stages=2, **_SMALL),
     _full("float32 in float16, 1x1", 1, 3, 6, c_in=32, kernel_size=1, storage="half", **_SMALL),
     _full("float32 in float16, overflow", 1, 1, 3, overflow=True, c_in=16, storage="half", **_SMALL),
     _full("TF32 small tile", 1, 1, 17, c_in=16, residual=True, tile_k=16, **(_SMALL_TF32 | {"c_out": 64})),
-    _full("TF32 two rows", 1, 3, 9, c_in=16, relu=False, **(_SMALL_TF32 | {"tile_rows": 2})),
-    _full("TF32 part of 32", 1, 1, 3, c_in=32, tile_k=32, **_SMALL_TF32),
-    _full("TF32 two parts, stride 2", 1, 3, 9, c_in=32, stride=2, tile_k=16, **_SMALL_TF32),
     _full("TF32 1x1 stride 2", 2, 1, 19, c_in=64, stride=2, kernel_size=1, relu=False, **_SMALL_TF32),
-    _full("TF32 in float16", 1, 2, 9, c_in=64, residual=True, storage="half", **_SMALL_TF32),
     _full("TF32 in float16, stride 2", 1, 3, 9, c_in=32, stride=2, storage="half", **_SMALL_TF32),
     _full("TF32 in float16, 1x1", 1, 2, 5, c_in=32, kernel_size=1, storage="half", **_SMALL_TF32),
     _full("TF32 in float16, overflow", 1, 1, 3, overflow=True, c_in=32, storage="half", **_SMALL_TF32),
 ]
 """Convolutions outside float16 arithmetic, small tiles for the simulator."""
+
+FULL_PRECISION_SLOW = [
+    _full("float32 stride 2", 1, 9, 35, c_in=8, stride=2, relu=False, inner=4, **_SMALL),
+    _full("float32 1x1 stride 2", 2, 9, 19, c_in=32, stride=2, kernel_size=1, relu=False, **(_SMALL | {"c_out": 64})),
+    _full("float32 twelve pixels", 1, 5, 26, c_in=16, pixels=12, **(_SMALL | {"tile_columns": 24})),
+    _full("float32 in float16", 1, 3, 19, c_in=16, residual=True, storage="half", **_SMALL),
+    _full("TF32 two rows", 1, 3, 9, c_in=16, relu=False, **(_SMALL_TF32 | {"tile_rows": 2})),
+    _full("TF32 part of 32", 1, 1, 3, c_in=32, tile_k=32, **_SMALL_TF32),
+    _full("TF32 two parts, stride 2", 1, 3, 9, c_in=32, stride=2, tile_k=16, **_SMALL_TF32),
+    _full("TF32 in float16", 1, 2, 9, c_in=64, residual=True, storage="half", **_SMALL_TF32),
+]
+"""More of them, other tiles and strides."""

@@ -7,13 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cuda_support import assert_clean
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed: pip install 'diarize-cuda[cuda]'")
 
-from kernels.cuda_cases import FULL_PRECISION, Case, run_on_gpu, tolerance
+from kernels.cuda_cases import FULL_PRECISION, FULL_PRECISION_SLOW, Case, run_on_gpu, tolerance
 from kernels.test_cuda_simulator import simulate
 
-from diarize.backend.cuda_compile import KernelCache, Request, architecture, assemble, build_all, compile_ptx
+from diarize.backend.cuda_build import build
+from diarize.backend.cuda_compile import KernelCache
+from diarize.candidates import Request
 from diarize.errors import BackendError
 from diarize.kernels.conv_f32 import make_conv_f32, pack_f32
 from diarize.kernels.conv_tf32 import pack_tf32, round_tf32
@@ -91,23 +94,21 @@ def simulated() -> dict[str, dict]:
     return simulate(FULL_PRECISION)
 
 
-@pytest.mark.parametrize("case", FULL_PRECISION, ids=lambda case: case.name)
-def test_kernel_agrees_with_numpy(case: Case, simulated: dict[str, dict]) -> None:
-    row = simulated[case.name]
+def check(case: Case, row: dict) -> None:
     assert row["flag"] == int(case.overflow)
     if not case.overflow:
         assert all(value < tolerance(case.request) for value in row["errors"])
 
 
-def assert_clean(request: Request, capability: tuple[int, int]) -> None:
-    kernel = request.make().kernel
-    image = assemble(kernel.name, compile_ptx(kernel, capability), architecture(kernel, capability))
-    if not image.assembled:
-        pytest.skip("no ptxas on this machine: install nvidia-cuda-nvcc")
-    assert image.spilled_bytes == 0
-    assert image.stack_bytes == 0
-    assert not image.notes
-    assert 0 < image.registers * kernel.threads * kernel.min_blocks <= 65536
+@pytest.mark.parametrize("case", FULL_PRECISION, ids=lambda case: case.name)
+def test_kernel_agrees_with_numpy(case: Case, simulated: dict[str, dict]) -> None:
+    check(case, simulated[case.name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", FULL_PRECISION_SLOW, ids=lambda case: case.name)
+def test_other_kernel_agrees_with_numpy(case: Case) -> None:
+    check(case, simulate([case])[case.name])
 
 
 @pytest.mark.parametrize(("request_", "capability"), QUICK, ids=label)
@@ -145,7 +146,7 @@ def device() -> tuple[Any, Any, KernelCache]:
     except BackendError as error:
         pytest.skip(str(error))
     runnable = [r for r in [*DEFAULTS, *OTHERS] if r.make().kernel.runs_on(gpu.capability)]
-    build_all(runnable, gpu.capability)
+    build(runnable, gpu.capability)
     return gpu, MemoryPool(gpu), KernelCache()
 
 

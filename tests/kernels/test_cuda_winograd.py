@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from cuda_support import assert_clean, needs_numba_cuda, simulate, slow
 from kernels.cuda_cases import Case, conv2d, error, run_on_gpu
-from kernels.winograd_cases import HOPPER, SIMULATED, hopper_problem, winograd, winograd_f32
+from kernels.winograd_cases import HOPPER, QUICK, SLOW, hopper_problem, winograd, winograd_f32
 
-from diarize.backend.cuda_compile import Request, architecture, assemble, compile_ptx
+from diarize.candidates import Request
 from diarize.errors import BackendError
-from diarize.kernels.conv_winograd import make_conv_winograd, winograd_tile
 from diarize.kernels.winograd_pack import (
     WarpTile,
     fits_winograd,
@@ -25,8 +20,8 @@ from diarize.kernels.winograd_pack import (
     pack_winograd_f32,
     transform_weight,
 )
+from diarize.registry import candidates
 
-REASON = "numba-cuda is not installed: pip install 'diarize-cuda[cuda]'"
 B = np.array([[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]])
 A = np.array([[1, 1, 1, 0], [0, 1, -1, -1]])
 # Rounding of a float16 result is 2.8e-4 at most; rounded inputs and weights of sixteen products add about as much.
@@ -39,16 +34,24 @@ def hopper(channels: int, **parameters: Any) -> Request:
     return Request("conv_winograd_hopper:make_conv_winograd_hopper", values)
 
 
-def layer_requests() -> list[Request]:
-    """The default kernels of every layer, both forms and both precisions, with a residual."""
-    half = [
-        winograd(c, c, residual=True, square=square, **winograd_tile(c, square, roomy))
-        for c in (32, 64, 128, 256)
-        for square in (True, False)
-        for roomy in (True, False)
-    ]
-    single = [winograd_f32(c, c, residual=True) for c in (32, 64, 128, 256)]
-    return half + single
+# Every kernel that may be chosen for a layer with a residual; those of one architecture are launched in another way.
+REGISTERED = [
+    candidate.requests[0]
+    for candidate in candidates("resnet34")
+    if candidate.layer.endswith(".conv2") and candidate.name.startswith("winograd")
+]
+PORTABLE = [request for request in REGISTERED if not request.factory.startswith("conv_winograd_hopper:")]
+
+
+def registered(channels: int, square: bool) -> Request:
+    """The first registered float16 kernel of a form."""
+    return next(
+        r
+        for r in REGISTERED
+        if r.factory.startswith("conv_winograd:")
+        and r.parameters["c_in"] == channels
+        and r.parameters.get("square", True) == square
+    )
 
 
 def label(value: Any) -> str:
@@ -107,55 +110,43 @@ class TestWeights:
             assert places == set(range(tile.accumulators))
 
 
-@pytest.fixture(scope="module")
-def simulated() -> dict[str, dict]:
-    """Results by name: the simulator is chosen before numba is imported, hence a process of its own."""
-    pytest.importorskip("numba_cuda", reason=REASON)
-    script = Path(__file__).with_name("winograd_cases.py")
-    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}
-    done = subprocess.run(
-        [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=600, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return {row["name"]: row for row in map(json.loads, done.stdout.splitlines())}
+def check(name: str, speed: str, tolerance: float, overflow: bool = False) -> None:
+    row = simulate("winograd_cases.py", speed)[name]
+    assert row["flag"] == int(overflow)
+    assert overflow or row["error"] < tolerance
 
 
-@pytest.mark.parametrize("case", SIMULATED, ids=lambda case: case.name)
-def test_kernel_agrees_with_numpy(case: Case, simulated: dict[str, dict]) -> None:
-    row = simulated[case.name]
-    assert row["flag"] == int(case.overflow)
-    if not case.overflow:
-        assert row["errors"][0] < TOLERANCE[case.request.make().precision]
+def with_speed(quick: list[Any], others: list[Any]) -> list[Any]:
+    """Parameters of a test with the run that they are in."""
+    return [*((one, "quick") for one in quick), *(pytest.param(one, "slow", marks=slow) for one in others)]
 
 
-@pytest.mark.parametrize("name", [row[0] for row in HOPPER])
-def test_hopper_kernel_agrees_with_numpy(name: str, simulated: dict[str, dict]) -> None:
-    assert simulated[name]["errors"][0] < TOLERANCE["fp16"]
-    assert simulated[name]["flag"] == 0
+@needs_numba_cuda
+@pytest.mark.parametrize(("case", "speed"), with_speed(QUICK, SLOW), ids=lambda v: getattr(v, "name", v))
+def test_kernel_agrees_with_numpy(case: Case, speed: str) -> None:
+    check(case.name, speed, TOLERANCE[case.request.make().precision], case.overflow)
 
 
-def test_a_transform_beyond_half_raises_the_flag(simulated: dict[str, dict]) -> None:
-    assert simulated["beyond half"]["largest"] < 1000.0
-    assert simulated["beyond half"]["flag"] == 1
+@needs_numba_cuda
+@pytest.mark.parametrize(("name", "speed"), with_speed([HOPPER[0][0]], [row[0] for row in HOPPER[1:]]))
+def test_hopper_kernel_agrees_with_numpy(name: str, speed: str) -> None:
+    check(name, speed, TOLERANCE["fp16"])
 
 
-def assert_clean(request: Request, capability: tuple[int, int]) -> None:
-    pytest.importorskip("numba_cuda", reason=REASON)
-    kernel = request.make().kernel
-    image = assemble(kernel.name, compile_ptx(kernel, capability), architecture(kernel, capability))
-    if not image.assembled:
-        pytest.skip("no ptxas on this machine: install nvidia-cuda-nvcc")
-    assert image.spilled_bytes == image.stack_bytes == 0
-    assert not image.notes
-    assert 0 < image.registers * kernel.threads * kernel.min_blocks <= 65536
+@needs_numba_cuda
+def test_a_transform_beyond_half_raises_the_flag() -> None:
+    row = simulate("winograd_cases.py")["beyond half"]
+    assert row["largest"] < 1000.0
+    assert row["flag"] == 1
 
 
+@needs_numba_cuda
 @pytest.mark.parametrize(
     ("request_", "capability"),
     [
-        (winograd(64, 64, residual=True, **winograd_tile(64, True)), (8, 0)),
-        (winograd(64, 64, residual=True, square=False, **winograd_tile(64, False)), (9, 0)),
-        (winograd_f32(32, 32, residual=True), (7, 5)),
+        (registered(64, True), (8, 0)),
+        (registered(64, False), (9, 0)),
+        pytest.param(winograd_f32(32, 32, residual=True), (7, 5), marks=slow),
         (hopper(128, residual=True), (9, 0)),
     ],
     ids=label,
@@ -164,44 +155,45 @@ def test_default_kernels_do_not_spill(request_: Request, capability: tuple[int, 
     assert_clean(request_, capability)
 
 
-@pytest.mark.slow
+@needs_numba_cuda
+@slow
 @pytest.mark.parametrize("capability", [(7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)], ids=label)
-@pytest.mark.parametrize("request_", layer_requests(), ids=label)
-def test_every_layer_compiles(request_: Request, capability: tuple[int, int]) -> None:
+@pytest.mark.parametrize("request_", REGISTERED, ids=label)
+def test_every_candidate_compiles(request_: Request, capability: tuple[int, int]) -> None:
     if not request_.make().kernel.runs_on(capability):
         pytest.skip("the kernel does not claim this capability")
     assert_clean(request_, capability)
 
 
-def test_default_tiles_fit_the_smallest_shared_memory() -> None:
+def test_candidates_fit_the_smallest_shared_memory() -> None:
     # 99 KB is what compute capability 8.6, 8.9 and 12.0 give a block, 48 KB what every GPU gives without asking.
-    for request in layer_requests():
+    for request in PORTABLE:
         made = request.make()
         assert made.kernel.shared_bytes <= (99 if made.precision == "fp16" else 48) * 1024
 
 
 def test_names_of_configurations_differ() -> None:
-    names = [request.make().kernel.name for request in layer_requests()]
-    names += [make_conv_winograd(64, 64, **changed).kernel.name for changed in ({}, {"stages": 2}, {"relu": False})]
+    names = [request.make().kernel.name for request in REGISTERED]
+    names += [winograd(64, 64, **changed).make().kernel.name for changed in ({}, {"stages": 2}, {"relu": False})]
     assert len(set(names)) == len(names)
 
 
 @pytest.fixture(scope="module")
 def device() -> Any:
-    pytest.importorskip("numba_cuda", reason=REASON)
-    from diarize.backend.cuda_compile import KernelCache, build_all
+    from diarize.backend.cuda_build import build
+    from diarize.backend.cuda_compile import KernelCache
     from diarize.backend.cuda_driver import Gpu, MemoryPool
 
     try:
         gpu = Gpu()
     except BackendError as error:
         pytest.skip(str(error))
-    build_all([r for r in layer_requests() if r.make().kernel.runs_on(gpu.capability)], gpu.capability)
+    build([r for r in PORTABLE if r.make().kernel.runs_on(gpu.capability)], gpu.capability)
     return gpu, MemoryPool(gpu), KernelCache()
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("request_", layer_requests(), ids=label)
+@pytest.mark.parametrize("request_", PORTABLE, ids=label)
 def test_on_odd_sizes(request_: Request, device: Any) -> None:
     made = request_.make()
     if not made.kernel.runs_on(device[0].capability):
@@ -215,8 +207,7 @@ def test_on_odd_sizes(request_: Request, device: Any) -> None:
 @pytest.mark.cuda
 @pytest.mark.parametrize("square", [True, False])
 def test_planted_overflow_raises_the_flag(square: bool, device: Any) -> None:
-    request = winograd(64, 64, residual=True, square=square, **winograd_tile(64, square))
-    case = Case("overflow", request, 2, 6, 40, overflow=True)
+    case = Case("overflow", registered(64, square), 2, 6, 40, overflow=True)
     assert run_on_gpu(case, *device)[1] == 1
     assert run_on_gpu(replace(case, overflow=False), *device)[1] == 0
 
