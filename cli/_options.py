@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from ..errors import OptionError
+from ..user_folders import expanded
 
 
 class Mode(StrEnum):
@@ -29,7 +30,7 @@ def check_model(value: str) -> None:
     """
     from ..model.registry import AUTO, NAMES
 
-    if value not in (AUTO, *NAMES) and not Path(value).expanduser().exists():
+    if value not in (AUTO, *NAMES) and not expanded(value).exists():
         raise OptionError(f"unknown model {value!r}; allowed are {AUTO}, {', '.join(NAMES)} and a folder with a model")
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import BackendError
+from ..user_folders import expanded
 from . import _options
 from ._compiling import Compiling
 from ._output import exit_codes, say, start_logging, write_stdout
@@ -166,7 +167,7 @@ class _Job:
         self._recordings = recordings
         self._log = log
         self._verbosity = verbosity
-        self.path = tune_path(gpu) if output is None else output.expanduser()
+        self.path = tune_path(gpu) if output is None else expanded(output)
         self.weights = load_model(model)
         network = self.weights.network
         fits = network is not EmbeddingNetwork.RESNET34 or not overflowing(resnet34_layers(self.weights.embedding))

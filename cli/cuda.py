@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..user_folders import expanded
 from . import _tune
 from ._output import exit_codes, start_logging, write_stdout
 from ._tables import table
@@ -188,7 +189,7 @@ def _find(name: str) -> Path:
     shipped = {path.stem: path for path in _shipped()}
     if name in shipped:
         return shipped[name]
-    path = Path(name).expanduser()
+    path = expanded(name)
     if path.exists():
         return path
     raise OptionError(f"{name!r} is neither a recipe nor a file; recipes are {', '.join(shipped)}")

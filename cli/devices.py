@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -73,7 +73,7 @@ def _gpu_as_json(gpu: Device) -> dict[str, Any]:
         "has_kernels": has_kernels(gpu),
         "kernels": kernel_set(gpu) if found is None else found.summary(),
         "source": None if found is None else found.source,
-        "tune_file": None if found is None or found.refused or not Path(found.tune_file).is_file() else found.tune_file,
+        "tune_file": None if found is None or found.refused or not os.path.isfile(found.tune_file) else found.tune_file,
         "tune_file_path": None if found is None else found.tune_file,
         "tune_file_refused": None if found is None else found.refused or None,
         "layers": {} if found is None else _layers_as_json(found),
@@ -108,7 +108,7 @@ def _as_text(gpu: Device) -> str:
 def _tune_file(found: Lookup) -> str:
     if found.refused:
         return f"{found.tune_file}, which is not used"
-    return found.tune_file if Path(found.tune_file).is_file() else f"none in {found.tune_file}"
+    return found.tune_file if os.path.isfile(found.tune_file) else f"none in {found.tune_file}"
 
 
 def _choices(gpu: Device) -> Lookup | None:

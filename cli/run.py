@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from ..errors import DiarizeError, OptionError
+from ..user_folders import expanded
 from . import _options, _run_options
 from ._compiling import Compiling
 from ._destination import Destination, destination, has_fields, stem_of, told_apart
@@ -176,7 +177,7 @@ def run(
         if known.warning and verbosity >= 0:
             say(f"warning: {known.warning}")
         request = Request(
-            model, mode.value, threads, None if tune_file is None else str(tune_file.expanduser().absolute())
+            model, mode.value, threads, None if tune_file is None else str(expanded(tune_file).absolute())
         )
         pipeline = None
         if known.clips or not workers.elsewhere:

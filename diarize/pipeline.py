@@ -40,6 +40,7 @@ from .spool import Source, seekable, stem
 from .stitch import LabelOrder
 from .stretches import Stretch, Stretcher
 from .types import Diarization, KernelChoices, SpeakerBounds
+from .user_folders import expanded
 from .voices import THRESHOLDS, Voice, check_threshold, named
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ class Pipeline:
         count = threads or len(os.sched_getaffinity(0))
         chosen = plan(weights.network, by_name[mode])
         clusterer = Clusterer.of(weights, chosen.grid)
-        wanted = None if tune_file is None else Path(tune_file).expanduser()
+        wanted = None if tune_file is None else expanded(tune_file)
         if gpu is not None:
             rehearse(clusterer, chosen.step_samples)
         engine = open_engine(device, weights, chosen.grid, count, compiling, wanted)

@@ -24,6 +24,7 @@ from .candidates import Candidate, Selection, Value
 from .errors import OutputError
 from .hardware import Device
 from .registry import POLICY, find
+from .user_folders import config_home, expanded
 
 FORMAT = 1
 MAX_BYTES = 4 << 20
@@ -147,11 +148,9 @@ def tune_path(device: Device) -> Path:
     Its name has the device, capability and multiprocessors, such as nvidia-h200-sm90-132.json.
     """
     if named := os.environ.get("DIARIZE_TUNE_FILE"):
-        return Path(named).expanduser()
-    base = os.environ.get("XDG_CONFIG_HOME")
-    folder = Path(base).expanduser() if base else Path.home() / ".config"
+        return expanded(named)
     generation = "".join(map(str, device.compute_capability or ()))
-    return folder / "diarize" / f"{device.slug or 'gpu'}-sm{generation}-{device.multiprocessors}.json"
+    return config_home() / "diarize" / f"{device.slug or 'gpu'}-sm{generation}-{device.multiprocessors}.json"
 
 
 def to_text(recipe: Recipe) -> str:

@@ -7,6 +7,7 @@ where it was named, else with one warning. Nothing here asks a GPU or reads the 
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -152,7 +153,7 @@ def look_up(
     refused = ""
     if named is not None:
         table.take(fitting(named, key, shared_bytes), f"tune file {named}")
-    if tune_file is not None and tune_file != named and tune_file.is_file():
+    if tune_file is not None and tune_file != named and os.path.isfile(tune_file):
         try:
             table.take(fitting(tune_file, key, shared_bytes), f"tune file {tune_file}")
         except RecipeError as error:

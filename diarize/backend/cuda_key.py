@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
@@ -50,5 +51,5 @@ def choices(
         The file that was named does not fit.
     """
     own = tune_path(device)
-    compared = models() if tune_file is not None or own.is_file() else {}
+    compared = models() if tune_file is not None or os.path.isfile(own) else {}
     return look_up(present_key(device, compared), networks, tune_file, own, forced=forced)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import BackendError, OptionError
+from ..user_folders import expanded
 
 OURS = "diarize"
 PEERS = {
@@ -33,7 +34,7 @@ def our_system(model: str, device: str, mode: str, threads: int | None, tune_fil
     if threads is not None:
         command += ["--threads", str(threads)]
     if tune_file is not None:
-        command += ["--tune-file", str(tune_file.expanduser().absolute())]
+        command += ["--tune-file", str(expanded(tune_file).absolute())]
     return System(OURS, tuple(command))
 
 

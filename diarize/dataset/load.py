@@ -13,6 +13,7 @@ from ..model.registry import cache_folder
 from ..score.der import Protocol
 from ..score.inputs import read_regions, read_turns
 from ..types import Turn
+from ..user_folders import expanded
 from .lock import FILE as LOCK_FILE
 from .manifest import Manifest, Published, find_manifest, read_manifest
 
@@ -63,7 +64,7 @@ def load_dataset(name: str) -> Dataset:
     FormatError
         A reference or UEM is damaged.
     """
-    path = Path(name).expanduser()
+    path = expanded(name)
     if path.suffix == ".json" and path.is_file():
         return _from_manifest(read_manifest(path))
     if path.is_dir() and ("/" in name or not _known(name)):

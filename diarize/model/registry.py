@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ModelError
+from ..user_folders import cache_home, expanded
 from . import bundle, community, folder
 from .weights import (
     BUNDLED_FILES,
@@ -46,9 +47,8 @@ class ModelState:
 def cache_folder() -> Path:
     """Folder for downloaded models: DIARIZE_CACHE, else XDG_CACHE_HOME/diarize, else ~/.cache/diarize."""
     if own := os.environ.get("DIARIZE_CACHE"):
-        return Path(own).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base).expanduser() if base else Path.home() / ".cache") / "diarize"
+        return expanded(own)
+    return cache_home() / "diarize"
 
 
 def model_folder(name: str) -> Path:
@@ -97,7 +97,7 @@ def resolve(name: str | Path) -> str | Path:
         elif not installed(str(name)):
             raise ModelError(f"model {name} is not installed in {model_folder(str(name))}; {_PULL}")
         return name
-    path = Path(name).expanduser()
+    path = expanded(name)
     if path.is_dir():
         return path
     if path.exists():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ def known(path: Path, key: Key) -> tuple[Recipe | None, str]:
 
     It comes without the entries of networks that have other weights in `key`.
     """
-    if not path.is_file():
+    if not os.path.isfile(path):
         return None, ""
     try:
         recipe = fitting(path, replace(key, models={}))

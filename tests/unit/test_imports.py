@@ -17,6 +17,7 @@ LEVELS = {
     "offline": 0,
     "resources": 0,
     "switching": 0,
+    "user_folders": 0,
     # A result writes itself in the forms of `outputs`.
     "types": 1,
     "framing": 1,
