@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import BackendError
+from ..errors import BackendError, OptionError
 from ..user_folders import expanded
 from . import _options
 from ._compiling import Compiling
@@ -99,14 +99,18 @@ def tune(
     with exit_codes(verbosity):
         start_logging(verbosity)
         _options.check_model(model)
+        wanted, precisions = split_names(layers, "--layers"), split_names(precision, "--precision")
+        from ..audio import open_audio
         from ..tuner.validate import examples
+        from ..tuner.wish import check_names
 
+        check_names(wanted, precisions, bool(validate))
         recordings = examples(validate or [], reference or [])
         for example in recordings:
-            with example.path.open("rb"):
+            with open_audio(example.path):
                 pass
         gpu = _gpu(device)
-        job = _Job(gpu, model, _split(layers), _split(precision), recordings, output, log, verbosity)
+        job = _Job(gpu, model, wanted, precisions, recordings, output, log, verbosity)
         if not dry_run and not force and job.keeps():
             if json_:
                 write_stdout(job.kept_as_json())
@@ -285,6 +289,15 @@ def _gpu(index: int) -> Device:
     return found.gpus[index]
 
 
-def _split(names: list[str] | None) -> list[str]:
-    """Names that were given one by one or with commas between them."""
-    return [part.strip() for name in names or () for part in name.split(",") if part.strip()]
+def split_names(values: list[str] | None, option: str) -> list[str]:
+    """Names that were given one by one or with commas between them.
+
+    Raises
+    ------
+    OptionError
+        The option was given without any.
+    """
+    names = [part.strip() for value in values or () for part in value.split(",") if part.strip()]
+    if values and not names:
+        raise OptionError(f"{option} is given without a name; name something, or leave it out")
+    return names

@@ -53,7 +53,7 @@ def candidates(
             "--layer",
             metavar="LAYER",
             help="Only this layer, such as resnet34.layer3.conv1, or the layers of a network: fbank, pyannet, resnet34 "
-            "or campplus. Can be repeated.",
+            "or campplus. Can be repeated, or several with commas between them.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -67,7 +67,7 @@ def candidates(
     """
     with exit_codes(verbose):
         start_logging(verbose)
-        found = _candidates(layer or [])
+        found = _candidates(_tune.split_names(layer, "--layer"))
         if as_json:
             document = {"schema": _CANDIDATES_SCHEMA, "candidates": [_candidate_as_json(c) for c in found]}
             write_stdout(json.dumps(document, indent=2) + "\n")

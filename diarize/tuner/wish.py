@@ -14,6 +14,19 @@ STACK_FP16 = "pyannet.fp16"
 """fp16 alone is ResNet34's."""
 
 
+def check_names(layers: Sequence[str], precisions: Sequence[str], validated: bool) -> None:
+    """Nothing where names and precisions can be right, with some model on some GPU.
+
+    Raises
+    ------
+    OptionError
+        A name is unknown, or a precision has no evidence and is not validated.
+    """
+    _layers(layers, list(dict.fromkeys(layer.network for layer in LAYERS.values())), list(LAYERS), "unknown")
+    _, stack = _precisions(precisions)
+    _check_evidence(stack, validated)
+
+
 def wish_for(
     network: str,
     capability: tuple[int, int],
@@ -54,10 +67,12 @@ def wish_for(
         half = any(c.storage == "half" and c.runs_on(capability) for c in candidates("resnet34.layer2.conv1"))
         if not half or not half_fits:
             trunk = ("tf32", "fp32")
-    elif "fp16" in trunk and not half_fits and network == "resnet34":
+    elif network != "resnet34":
+        raise OptionError(f"precision {trunk[0]} is ResNet34's, which this model does not have; leave it out")
+    elif "fp16" in trunk and not half_fits:
         raise OptionError("precision fp16 is asked for, but weights of this model exceed float16's range; give tf32")
     rules = Rules(OWN, trunk, stack or ("split",), validated)
-    _check_evidence(rules)
+    _check_evidence(rules.stack, validated)
     if trunk != ("fp16",):
         _check_whole("ResNet34", trunk, [n for n in known if n.startswith("resnet34.")], wanted)
     if stack and stack != ("split",):
@@ -65,14 +80,16 @@ def wish_for(
     return Wish(tuple(layer.id for layer in in_order(wanted)), rules)
 
 
-def _layers(names: Sequence[str], networks: Sequence[str], known: Sequence[str]) -> set[str]:
+def _layers(
+    names: Sequence[str], networks: Sequence[str], known: Sequence[str], otherwise: str = "none of this model's"
+) -> set[str]:
     if not names:
         return set(known)
     found: set[str] = set()
     for name in names:
         own = [layer for layer in known if name in (layer, LAYERS[layer].network)]
         if not own:
-            raise OptionError(f"layer {name!r} is none of this model's; allowed are {', '.join([*networks, *known])}")
+            raise OptionError(f"layer {name!r} is {otherwise}; allowed are {', '.join([*networks, *known])}")
         found.update(own)
     return found
 
@@ -96,10 +113,10 @@ def _precisions(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]
     return tuple(dict.fromkeys(trunk)), tuple(dict.fromkeys(stack))
 
 
-def _check_evidence(rules: Rules) -> None:
-    for precision in rules.stack:
+def _check_evidence(stack: Sequence[str], validated: bool) -> None:
+    for precision in stack:
         proven = any(c.evidence for c in candidates("pyannet.lstm") if c.precision == precision)
-        if not proven and not rules.validated:
+        if not proven and not validated:
             raise OptionError(
                 f"no recordings have shown yet that precision {precision} is enough for the LSTM stack; add --validate "
                 "AUDIO with recordings of yours"

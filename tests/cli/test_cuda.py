@@ -104,6 +104,12 @@ def test_candidates_of_a_network(cli: Cli) -> None:
     assert {item["layer"].split(".")[0] for item in content["candidates"]} == {"campplus"}
 
 
+def test_names_of_layers_may_have_commas_between_them(cli: Cli) -> None:
+    content = json.loads(cli("cuda", "candidates", "--layer", "fbank, campplus", "--layer", "pyannet", "--json").out)
+    assert {item["layer"].split(".")[0] for item in content["candidates"]} == {"fbank", "campplus", "pyannet"}
+    assert cli("cuda", "candidates", "--layer", "").code == 2
+
+
 def test_an_unknown_layer_is_wrong_usage(cli: Cli) -> None:
     done = cli("cuda", "candidates", "--layer", "resnet34.layer9")
     assert (done.code, done.out) == (2, "")

@@ -278,6 +278,24 @@ def test_without_a_gpu(tune: Tune, monkeypatch: pytest.MonkeyPatch) -> None:
     assert done.err == ["diarize: error: there is nothing to tune: no NVIDIA driver is installed; see diarize devices"]
 
 
+@pytest.mark.parametrize("option", ["--layers", "--precision"])
+def test_wrong_names_are_wrong_usage_without_a_gpu_too(
+    tune: Tune, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    monkeypatch.setattr(cuda_devices, "discover", lambda: Discovery(problem="no NVIDIA driver is installed"))
+    done = tune(option, "nonsense")
+    assert (done.code, done.out) == (2, "")
+    assert "'nonsense' is unknown; allowed are " in done.errors()[0]
+
+
+def test_what_is_no_recording_is_found_first(tune: Tune, bench: FakeBench, tmp_path: Path) -> None:
+    path = tmp_path / "notes.wav"
+    path.write_text("hello")
+    done = tune("--validate", path)
+    assert (done.code, bench.timer.rounds) == (1, 0)
+    assert str(path) in done.errors()[0]
+
+
 def test_a_number_beyond_the_last_gpu(tune: Tune, bench: FakeBench) -> None:
     done = tune("--device", 3)
     assert done.code == 1
@@ -288,7 +306,10 @@ def test_a_number_beyond_the_last_gpu(tune: Tune, bench: FakeBench) -> None:
     ("arguments", "words"),
     [
         (["--layers", "resnet34.conv1"], ["layer 'resnet34.conv1' is none of this model's", "pyannet.lstm"]),
-        (["--layers", "lstm"], ["'lstm'", "allowed are fbank, pyannet, campplus, fbank.log_mel"]),
+        (["--layers", "lstm"], ["'lstm' is unknown", "allowed are fbank, pyannet, resnet34, campplus, fbank.log_mel"]),
+        (["--layers", " , "], ["--layers is given without a name"]),
+        (["--precision", ""], ["--precision is given without a name"]),
+        (["--precision", "tf32"], ["precision tf32 is ResNet34's, which this model does not have"]),
         (["--precision", "fp8"], ["precision 'fp8' is unknown", "fp16, tf32, fp32", "split, wxsplit", "pyannet.fp16"]),
         (["--precision", "wxsplit"], ["precision wxsplit", "add --validate AUDIO"]),
         (["--precision", "pyannet.fp16"], ["precision fp16", "add --validate AUDIO"]),
