@@ -24,8 +24,16 @@ INTERRUPTED = 130
 
 def say(message: str) -> None:
     """Print one line on stderr; control characters, as in an odd file name, are shown escaped."""
-    line = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in message)
-    print(f"diarize: {line}", file=sys.stderr, flush=True)
+    print(f"diarize: {printable(message)}", file=sys.stderr, flush=True)
+
+
+def printable(text: str) -> str:
+    """`text` on one line, with control characters, which could move a terminal's cursor or more, shown escaped.
+
+    >>> printable("a\\x1b[2Jb")
+    'a\\\\x1b[2Jb'
+    """
+    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
 
 def report(error: BaseException, verbosity: int, subject: str = "") -> str:

@@ -11,7 +11,7 @@ import typer
 
 from ..user_folders import expanded
 from . import _tune
-from ._output import exit_codes, start_logging, write_stdout
+from ._output import exit_codes, printable, start_logging, write_stdout
 from ._tables import table
 
 if TYPE_CHECKING:
@@ -238,7 +238,8 @@ def _recipe_as_text(name: str, recipe: Recipe) -> str:
             lines += [f"  {field}:", *(f"    - {_plain(item)}" for item in value)]
         else:
             lines.append(f"  {field}: {_plain(value)}")
-    return "\n".join(lines) + "\n\n" + _entries(recipe.entries)
+    # The file may be a stranger's.
+    return "".join(f"{printable(line)}\n" for line in lines) + "\n" + _entries(recipe.entries)
 
 
 def _plain(value: Any) -> str:

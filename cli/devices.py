@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ._output import exit_codes, say, write_stdout
+from ._output import exit_codes, printable, say, write_stdout
 
 if TYPE_CHECKING:
     from ..backend.cuda_devices import Discovery
@@ -96,13 +96,13 @@ def _as_text(gpu: Device) -> str:
         f"driver {gpu.driver or 'of unknown release'} (CUDA {gpu.runtime})",
     ]
     found = _choices(gpu)
+    lines = [f"{gpu}  {gpu.name}", f"  {', '.join(facts)}"]
     if found is None:
-        return f"{gpu}  {gpu.name}\n  {', '.join(facts)}\n  kernels: {kernel_set(gpu)}\n"
-    warnings = "".join(f"  {warning}\n" for warning in found.warnings)
-    return (
-        f"{gpu}  {gpu.name}\n  {', '.join(facts)}\n  kernels: {found.summary()}\n"
-        f"  tune file: {_tune_file(found)}\n{warnings}"
-    )
+        lines.append(f"  kernels: {kernel_set(gpu)}")
+    else:
+        lines += [f"  kernels: {found.summary()}", f"  tune file: {_tune_file(found)}"]
+        lines += [f"  {warning}" for warning in found.warnings]
+    return "".join(f"{printable(line)}\n" for line in lines)
 
 
 def _tune_file(found: Lookup) -> str:
