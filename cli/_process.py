@@ -51,12 +51,12 @@ def watch_interrupts() -> None:
 
 
 def leave(code: object, alone: bool = False) -> NoReturn:
-    """Exit with `code`; after an interrupt without waiting for threads that still compute what nobody wants.
+    """Exit with `code`; where this process is the command's `alone`, at once if that saves time.
 
-    Where this process is the command's `alone` and has used a GPU it ends at once: to take the interpreter and the
-    driver apart first costs a third of a second, and the system cleans up after both.
+    After an interrupt nobody waits for threads that still compute. Where a GPU was used, to take the interpreter and
+    the driver apart first costs a third of a second, and the system cleans up after both.
     """
-    if code == INTERRUPTED and threading.active_count() > 1:
+    if alone and code == INTERRUPTED and threading.active_count() > 1:
         # Whatever had to be tidied up was, on the way of KeyboardInterrupt to here.
         _flush()
         os._exit(INTERRUPTED)

@@ -95,7 +95,7 @@ def test_the_rehearsal_gets_to_the_end(grid: bool, caplog: pytest.LogCaptureFixt
 
 
 ENDING = """
-import atexit, sys, types
+import atexit, sys, threading, types
 driver = types.ModuleType("diarize.backend.cuda_driver")
 driver.Gpu = types.SimpleNamespace(opened=int(sys.argv[1]))
 sys.modules["diarize.backend.cuda_driver"] = driver
@@ -108,20 +108,25 @@ class Late:
 
 late = Late()
 print("done")
-_process.leave(3, sys.argv[2] == "alone")
+if sys.argv[3] == "130":
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+_process.leave(int(sys.argv[3]), sys.argv[2] == "alone")
 """
 
 
 @pytest.mark.parametrize(
-    ("opened", "who", "lines"),
+    ("opened", "who", "code", "lines"),
     [
-        ("1", "alone", ["done", "tidied up"]),
-        ("1", "shared", ["done", "tidied up", "taken apart"]),
-        ("0", "alone", ["done", "tidied up", "taken apart"]),
+        ("1", "alone", 3, ["done", "tidied up"]),
+        ("1", "shared", 3, ["done", "tidied up", "taken apart"]),
+        ("0", "alone", 3, ["done", "tidied up", "taken apart"]),
+        # Interrupted, while a thread still computes.
+        ("0", "alone", 130, ["done"]),
+        ("0", "shared", 130, ["done", "tidied up", "taken apart"]),
     ],
 )
-def test_the_end_of_a_process_that_used_a_gpu(opened: str, who: str, lines: list[str]) -> None:
-    command = [sys.executable, "-c", ENDING, opened, who]
+def test_the_end_of_a_process(opened: str, who: str, code: int, lines: list[str]) -> None:
+    command = [sys.executable, "-c", ENDING, opened, who, str(code)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.splitlines() == lines
-    assert done.returncode == 3
+    assert done.returncode == code
