@@ -63,7 +63,7 @@ def write_stdout(text: str) -> None:
     BrokenPipeError
         The reader has gone.
     """
-    check_stdout()
+    check_stdout("open it")
     try:
         # Bytes, so that neither the locale nor a file name that is not UTF-8 can make it fail.
         sys.stdout.flush()
@@ -76,8 +76,8 @@ def write_stdout(text: str) -> None:
         raise OutputError(f"cannot write to standard output: {error.strerror}") from error
 
 
-def check_stdout() -> None:
-    """Nothing where data can go to stdout, for asking before the long work.
+def check_stdout(advice: str = "open it, or name a file with --output") -> None:
+    """Nothing where data can go to stdout, for asking before the long work; `advice` is what to do.
 
     Raises
     ------
@@ -85,7 +85,7 @@ def check_stdout() -> None:
         It is closed.
     """
     if sys.stdout is None:
-        raise OutputError("standard output is closed; open it, or name a file with --output")
+        raise OutputError(f"standard output is closed; {advice}")
 
 
 def _drop_stdout() -> None:

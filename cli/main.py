@@ -51,10 +51,11 @@ def _common(
     pass
 
 
-def main() -> None:
-    """Run the command line and exit with its code."""
-    # As a script or with -m; not from a test, say, whose process goes on.
-    alone = sys._getframe(1).f_globals.get("__name__") == "__main__"
+def main(alone: bool | None = None) -> None:
+    """Run the command line and exit with its code; `alone` says whether the process is there for nothing else."""
+    if alone is None:
+        # As a script or with -m; not from a test, say, whose process goes on.
+        alone = sys._getframe(1).f_globals.get("__name__") == "__main__"
     open_streams()
     watch_interrupts()
     # Imports make many objects and hardly any garbage: looking for it took a tenth of the start.

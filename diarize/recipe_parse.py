@@ -53,7 +53,7 @@ def parse(data: bytes, where: str) -> Recipe:
     if len(data) > MAX_BYTES:
         raise refusal(where, "the size", Words("above 4 MiB"), f"at most {MAX_BYTES} bytes")
     content = _load(data, where)
-    form = content.get("format") if isinstance(content, dict) else None
+    form = content.get("format", Words("missing")) if isinstance(content, dict) else None
     if isinstance(content, dict) and (type(form) is not int or form != FORMAT):
         raise refusal(where, "format", form, str(FORMAT))
     top = Fields(content, where, "", _FIELDS)

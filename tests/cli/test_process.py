@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -39,6 +40,27 @@ def test_closed_standard_output_is_said_before_the_work(cut: Path, tmp_path: Pat
     assert in_shell(">&-", "run", cut, "-q", "-o", target).returncode == 0
     assert target.exists()
     assert in_shell("<&-", "run", "-").stderr.splitlines()[-1].startswith("diarize: error: standard input: is closed")
+
+
+def test_closed_standard_output_without_an_output_option() -> None:
+    for arguments in (["devices", "--json"], ["cuda", "candidates"], ["cuda", "recipes"], ["models", "list"]):
+        done = in_shell(">&-", *arguments)
+        assert (done.returncode, done.stderr) == (1, "diarize: error: standard output is closed; open it\n")
+
+
+@pytest.mark.parametrize("module", ["typer", "diarize.cli.run", "diarize.cli.bench"])
+def test_an_interrupt_while_the_command_is_being_loaded(module: str) -> None:
+    code = (
+        "import os, signal, sys\n"
+        "class Interrupter:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {module!r}: os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupter())\n"
+        "from diarize.cli.start import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, "devices"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "diarize: interrupted\n")
 
 
 @pytest.mark.parametrize("form", ["text", "json", "rttm"])

@@ -190,7 +190,7 @@ CHANGES: list[tuple[Callable[[Any], None], str]] = [
     (put("format", value=2), "format is 2, wanted 1"),
     (put("format", value=True), "format is True, wanted 1"),
     (put("format", value="1"), "format is '1', wanted 1"),
-    (drop("format"), "format is None, wanted 1"),
+    (drop("format"), "format is missing, wanted 1"),
     (drop("provenance"), "provenance is missing, wanted it"),
     (put("a\nb", value=1), "'a\\nb' is unknown, wanted only"),
     (put("extra", value=1), "extra is unknown, wanted only format, kind, key, provenance, entries"),
