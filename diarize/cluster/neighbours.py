@@ -112,7 +112,7 @@ class Neighbours:
 
 
 @njit(cache=True, nogil=True)
-def nearest_above(
+def nearest_among(
     points: np.ndarray,
     coarse: np.ndarray,
     rest: np.ndarray,
@@ -120,46 +120,48 @@ def nearest_above(
     slots: np.ndarray,
     column: int,
     first: int,
-    width: int,
+    last: int,
+    backwards: bool,
     guess: int,
     distance: float,
     bounds: np.ndarray,
     hits: np.ndarray,
     slack: float,
-) -> tuple[int, float]:
-    """Point and squared distance of the nearest to `column` among the columns `first` to `width`; lowest of equals.
+) -> tuple[int, int, float]:
+    """The point nearest to `column` among the columns `first` to `last`, lowest of equals, and its squared distance.
 
-    `slots` gives the point of each column. `guess` is a point that may be the nearest, at the squared distance
-    `distance`. `bounds` (BLOCK,) float32 and `hits` (BLOCK,) bool are overwritten.
+    Between them the point that was nearest until that one was found, a guess for other searches, or -1. `slots` gives
+    the point of each column. `guess` is a point that may be the nearest, at the squared distance `distance`.
+    `backwards` looks at the last columns first. `bounds` (BLOCK,) float32 and `hits` (BLOCK,) int32 are overwritten.
     """
     own = slots[column]
-    nearest, least = guess, distance
+    nearest, before, least = guess, -1, distance
     limit = least * (1.0 + RELATIVE) + slack
     mine = rest[column]
-    words = hits.view(np.uint64)
-    for start in range(first, width, BLOCK):
-        count = min(BLOCK, width - start)
+    for done in range(0, last - first, BLOCK):
+        start = max(first, last - done - BLOCK) if backwards else first + done
+        count = min(BLOCK, last - first - done)
         coarse_bounds(coarse, rest, column, start, start + count, bounds)
         # Rounded up, as all that passes is looked at again.
         ceiling = np.float32(limit * (1.0 + RELATIVE))
+        # A list without branches, since which bounds pass cannot be foreseen by the processor.
+        passed = 0
         for j in range(count):
-            hits[j] = bounds[j] <= ceiling
-        hits[count:] = False
-        for word in range((count + 7) // 8):
-            if words[word] == 0:
+            hits[passed] = j
+            passed += bounds[j] <= ceiling
+        for i in range(passed):
+            j = hits[i]
+            if bounds[j] > limit:
                 continue
-            for j in range(8 * word, 8 * word + 8):
-                if not hits[j] or bounds[j] > limit:
-                    continue
-                left = rest[start + j] - mine
-                other = slots[start + j]
-                if bounds[j] - left * left + fine_bound(fine, own, other) > limit:
-                    continue
-                apart = squared_distance(points[own], points[other])
-                if apart < least or (apart == least and other < nearest):
-                    nearest, least = other, apart
-                    limit = least * (1.0 + RELATIVE) + slack
-    return nearest, least
+            left = rest[start + j] - mine
+            other = slots[start + j]
+            if bounds[j] - left * left + fine_bound(fine, own, other) > limit:
+                continue
+            apart = squared_distance(points[own], points[other])
+            if apart < least or (apart == least and other < nearest):
+                nearest, before, least = other, nearest, apart
+                limit = least * (1.0 + RELATIVE) + slack
+    return nearest, before, least
 
 
 @njit(cache=True, nogil=True)
@@ -178,12 +180,12 @@ def search_share(
 ) -> None:
     """Nearest point above for every `shares`-th point from `share`, of `new` points; the first `old` have theirs."""
     slots = np.arange(new)
-    bounds, hits = np.empty(BLOCK, np.float32), np.zeros(BLOCK, np.bool_)
+    bounds, hits = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.int32)
     for x in range(share, new - 1, shares):
         guess, distance = neighbour[x], squares[x]
         if x + 1 >= old:
             # Neighbours in time are mostly the same speaker.
             guess, distance = x + 1, squared_distance(points[x], points[x + 1])
-        neighbour[x], squares[x] = nearest_above(
-            points, coarse, rest, fine, slots, x, max(x + 1, old), new, guess, distance, bounds, hits, slack
+        neighbour[x], _, squares[x] = nearest_among(
+            points, coarse, rest, fine, slots, x, max(x + 1, old), new, False, guess, distance, bounds, hits, slack
         )
