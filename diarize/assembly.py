@@ -69,6 +69,7 @@ class Assembled:
     warnings: tuple[str, ...]
 
 
+@one_blas_thread()
 def assemble(
     analysis: Analysis,
     clusterer: Clusterer,
@@ -82,19 +83,6 @@ def assemble(
 
     Products of matrices run in one thread: what is summed in which order must not depend on the machine's load.
     """
-    with one_blas_thread():
-        return _assemble(analysis, clusterer, framing, bounds, order, offset, keep_windows)
-
-
-def _assemble(
-    analysis: Analysis,
-    clusterer: Clusterer,
-    framing: Framing,
-    bounds: SpeakerBounds,
-    order: LabelOrder,
-    offset: float,
-    keep_windows: bool,
-) -> Assembled:
     classes, embeddings, rows = analysis.classes, analysis.embeddings, analysis.rows
     count = speaker_count(classes, framing) if len(classes) else np.zeros(0, np.uint8)
     if not count.any():

@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -75,22 +75,6 @@ def margins(rows: Rows, labels: np.ndarray, clusters: np.ndarray, prints: np.nda
     return Margins(values, labels)
 
 
-def with_confidence(
-    turns: Sequence[Turn],
-    names: dict[str, int],
-    classes: np.ndarray,
-    found: Margins,
-    framing: Framing,
-    curve: Curve,
-) -> tuple[Turn, ...]:
-    """`turns` with their confidence; None where no window that carries a turn has a margin.
-
-    `names` gives the cluster of each speaker. Times of `turns` count from the first window's start.
-    """
-    sure = confidences(turns, names, classes, found, framing, curve)
-    return tuple(replace(turn, confidence=value) for turn, value in zip(turns, sure, strict=True))
-
-
 def confidences(
     turns: Sequence[Turn],
     names: dict[str, int],
@@ -99,7 +83,10 @@ def confidences(
     framing: Framing,
     curve: Curve,
 ) -> list[float | None]:
-    """The confidence of each of `turns`; arguments as for `with_confidence`."""
+    """The confidence of each of `turns`; None where no window that carries a turn has a margin.
+
+    `names` gives the cluster of each speaker. Times of `turns` count from the first window's start.
+    """
     own: dict[str, list[int]] = {name: [] for name in names}
     for index, turn in enumerate(turns):
         own[turn.speaker].append(index)

@@ -28,9 +28,9 @@ class Engine(Protocol):
     """Networks bound to a device.
 
     `dimension` of the embeddings; `max_windows` of a stretch, `first_windows` of the first one of a long recording, 0
-    for as many; `workers` threads that should call `analyse` at once;
-    `shares` parts into which the end of a recording is cut; `recordings` to work on at once; `notes` on what was
-    chosen automatically. `choices`: what computes each layer on a GPU and why, None on the CPU.
+    for as many; `workers` threads that should call `analyse` at once; `shares` parts into which the end of a recording
+    is cut; `recordings` to work on at once; `notes` on what was chosen automatically. `choices`: what computes each
+    layer on a GPU and why, None on the CPU.
     """
 
     device: Device

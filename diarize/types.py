@@ -138,8 +138,8 @@ class Diarization:
     in the order of `embeddings` (num_speakers, D) float64, rows of unit length, zero for a speaker without any.
     `duration` is the decoded length in seconds, which began at `offset` seconds of the recording: all times count from
     the recording's own start. `name` is the recording's file name without suffix, "" for samples. `windows` is there
-    when it was asked for. `warnings`: one sentence each. `checksum` is the model's, `recipe` says which
-    kernels computed the networks, None on the CPU.
+    when it was asked for. `warnings`: one sentence each. `checksum` is the model's, `recipe` says which kernels
+    computed the networks, None on the CPU.
     """
 
     turns: tuple[Turn, ...]

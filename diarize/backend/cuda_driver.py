@@ -393,8 +393,3 @@ class LoadedKernel:
     def bind(self, grid: tuple[int, int, int], *values: Any) -> Launch:
         """A launch with these arguments: device arrays, addresses, integers or floats."""
         return Launch(self, grid, values)
-
-    def blocks_per_multiprocessor(self) -> int:
-        """How many blocks fit a multiprocessor at once."""
-        occupancy = self.gpu.driver.cuOccupancyMaxActiveBlocksPerMultiprocessor
-        return int(check(occupancy(self.function, self.threads, self.shared_bytes)))

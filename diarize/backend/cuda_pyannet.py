@@ -118,11 +118,6 @@ def portable_choice(precision: str = "split") -> PyanNetChoice:
     return named_choice("mma", "streamed8", precision)
 
 
-def resident_choice(precision: str = "split") -> PyanNetChoice:
-    """The choice for GPUs whose blocks may take 227 KB of shared memory."""
-    return named_choice("mma", "resident8or16", precision)
-
-
 def hopper_choice(precision: str = "split") -> PyanNetChoice:
     """The choice measured on an H200: warpgroup tensor cores, and blocks of 8 or of 16 windows in two halves."""
     return named_choice("wgmma", "interleaved8or16", precision)

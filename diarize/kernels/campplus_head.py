@@ -39,8 +39,6 @@ from .unroll import static_range, unroll
 
 CHANNELS = 32
 MELS = 80
-STEM_COLUMNS = 32
-"""Columns a block of the first convolution."""
 TILE_ROWS, TILE_COLUMNS = 4, 64
 """Output rows and columns a block of the other convolutions."""
 

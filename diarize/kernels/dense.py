@@ -35,7 +35,6 @@ from .unroll import static_range, unroll
 
 FRAME_TILE = 64
 """Rows (time * windows) a block."""
-CLASSES = 7
 
 
 def pack_dense(weights: tuple[np.ndarray, np.ndarray, np.ndarray]) -> np.ndarray:

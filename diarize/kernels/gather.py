@@ -6,9 +6,6 @@ from .ptx import cuda, int32, ldg128f, stg128f
 from .spec import Kernel
 from .unroll import unroll
 
-MELS = 80
-BLOCKS_PER_WINDOW = 8
-
 
 def make_gather() -> Kernel:
     """Copies windows of features and their means. Grid (8, chosen windows), 256 threads.

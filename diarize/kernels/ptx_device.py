@@ -46,27 +46,18 @@ cp_async_wait1 = ptx_op("cp_async_wait1", "cp.async.wait_group 1;", memory=True)
 cp_async_wait2 = ptx_op("cp_async_wait2", "cp.async.wait_group 2;", memory=True)
 cp_async_wait3 = ptx_op("cp_async_wait3", "cp.async.wait_group 3;", memory=True)
 
-# Matrix fragments and products.
-ldmatrix_x4 = mem_op("ldmatrix_x4", _LDMATRIX, "rrrr", "s")
+# Products of matrix fragments.
 mma_f16_16816 = ptx_op("mma_f16_16816", _MMA_F16, "ffff", "rrrrrrffff")
-mma_tf32_1688 = ptx_op("mma_tf32_1688", _MMA_TF32, "ffff", "rrrrrrffff")
-cvt_tf32 = ptx_op("cvt_tf32", "cvt.rna.tf32.f32 $0, $1;", "r", "f")
 
-# Fast mathematics and packing; pack_half2(low, high), unpack_half2(word) -> (low, high).
-ex2_approx = ptx_op("ex2_approx", "ex2.approx.ftz.f32 $0, $1;", "f", "f")
-tanh_approx = ptx_op("tanh_approx", "tanh.approx.f32 $0, $1;", "f", "f")
-rcp_approx = ptx_op("rcp_approx", "rcp.approx.ftz.f32 $0, $1;", "f", "f")
+# Square roots and packing; pack_half2(low, high), unpack_half2(word) -> (low, high).
 sqrt_rn = ptx_op("sqrt_rn", "sqrt.rn.f32 $0, $1;", "f", "f")
 pack_half2 = ptx_op("pack_half2", _PACK, "r", "ff")
 unpack_half2 = ptx_op("unpack_half2", _UNPACK, "ff", "r")
-hfma2 = ptx_op("hfma2", "fma.rn.f16x2 $0, $1, $2, $3;", "r", "rrr")
 hmax2_nan = ptx_op("hmax2_nan", "max.NaN.f16x2 $0, $1, $2;", "r", "rr")
 f32_bits = ptx_op("f32_bits", "mov.b32 $0, $1;", "r", "f")
-bits_f32 = ptx_op("bits_f32", "mov.b32 $0, $1;", "f", "r")
 
 # Barriers over part of a block: barrier number, number of threads.
 bar_sync = ptx_op("bar_sync", "bar.sync $0, $1;", "", "rr", memory=True)
-bar_arrive = ptx_op("bar_arrive", "bar.arrive $0, $1;", "", "rr", memory=True)
 warp_sync = ptx_op("warp_sync", "bar.warp.sync 0xffffffff;", memory=True)
 
 # Special registers, read again: a value derived from one need not stay in a register across the main loop.
@@ -316,25 +307,6 @@ def raise_flag(typingctx, top, flag):
         return context.get_dummy_value()
 
     return types.void(top, flag), codegen
-
-
-@intrinsic
-def fma8(typingctx, acc, k, value, weights, kw):
-    """Eight adjacent channels, placed as `finish8` reads them, += value * weights[kw..kw+7]; k and kw are literals."""
-    if not _literals(k, kw):
-        return None
-    first, first_weight = k.literal_value, kw.literal_value
-
-    def codegen(context, builder, sig, args):
-        local = LocalArray(context, builder, sig.args[0], args[0])
-        held = LocalArray(context, builder, sig.args[3], args[3])
-        for j in range(8):
-            index = first + (j // 2) * 4 + j % 2
-            operands = [args[2], held.load(first_weight + j), local.load(index)]
-            local.store(emit(builder, "fma.rn.f32 $0, $1, $2, $3;", "f", "fff", operands)[0], index)
-        return context.get_dummy_value()
-
-    return types.void(acc, k, types.float32, weights, kw), codegen
 
 
 def make_weighted_sum(count, squared):

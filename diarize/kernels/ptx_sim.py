@@ -121,10 +121,6 @@ def _all_ldmatrix(arguments):
     return [tuple(o) for o in out]
 
 
-def ldmatrix_x4(shared, index):
-    return collective(_all_ldmatrix, shared, index)
-
-
 def _halves(word):
     return np.array([int(word) & 0xFFFFFFFF], np.uint32).view(np.float16)
 
@@ -161,26 +157,10 @@ def _all_mma_tf32(arguments):
     return _fragment_rows(A @ B + C)
 
 
-def mma_tf32_1688(*values):
-    return collective(_all_mma_tf32, *values)
-
-
 def cvt_tf32(x):
     """Round to 10 mantissa bits, ties away from zero, as cvt.rna does."""
     bits = (int(np.float32(x).view(np.uint32)) + 0x1000) & 0xFFFFE000
     return int(np.array([bits], np.uint32).view(np.int32)[0])
-
-
-def ex2_approx(x):
-    return np.float32(2.0) ** np.float32(x)
-
-
-def tanh_approx(x):
-    return np.tanh(np.float32(x))
-
-
-def rcp_approx(x):
-    return np.float32(1.0) / np.float32(x)
 
 
 def sqrt_rn(x):
@@ -195,11 +175,6 @@ def pack_half2(low, high):
 def unpack_half2(word):
     low, high = _halves(word).astype(np.float32)
     return low, high
-
-
-def hfma2(a, b, c):
-    x, y, z = (_halves(v).astype(np.float64) for v in (a, b, c))
-    return int((x * y + z).astype(np.float16).view(np.int32)[0])
 
 
 def hmax2_nan(a, b):
@@ -344,12 +319,6 @@ def hidden8(acc, k, sm, index, keep, top):
 def raise_flag(top, flag):
     if not np.isfinite(_halves(ndarray(top)[0])).all():
         ndarray(flag).reshape(-1)[0] = 1
-
-
-def fma8(acc, k, value, weights, kw):
-    a, held = ndarray(acc), ndarray(weights)
-    for j in range(8):
-        a[k + (j // 2) * 4 + j % 2] += np.float32(value) * held[kw + j]
 
 
 def make_weighted_sum(count, squared):

@@ -38,13 +38,10 @@ from .spec import Kernel, lowest_capability
 from .split_pack import pack_split
 from .unroll import static_range, unroll
 
-SINC_STRIDE = 10
 SINC_HALF = 125
 FILTERS = 80
 SINC_TILE = 64
 """Filter positions a block."""
-POOL_TILE = 64
-"""Pooled rows a block, of the filters and of the convolutions."""
 
 # Samples are scaled before they are split, so that low parts of quiet ones are no subnormal numbers; 16 bits hold the
 # sum of four samples of up to 7.

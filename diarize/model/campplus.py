@@ -26,7 +26,6 @@ BLOCKS = ((12, 1), (24, 2), (16, 2))
 WINDOW_FRAMES = num_frames(WINDOW_SAMPLES)
 FRAME_OF = np.arange(WINDOW_FRAMES) * FRAMES_PER_WINDOW // WINDOW_FRAMES
 """Frame of the mask for each filterbank frame of a window."""
-_GROWTH = 32
 _EPSILON = 1e-5
 
 # Sequences share one column axis: starts are multiples of 4 with at least 4 free columns before each, and the axis is

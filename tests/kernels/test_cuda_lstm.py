@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from cuda_support import assembled, needs_numba_cuda, quick_first, simulate, slow
 
-from diarize.backend.cuda_pyannet import PyanNetChoice, hopper_choice, named_choice, portable_choice, resident_choice
+from diarize.backend.cuda_pyannet import PyanNetChoice, hopper_choice, named_choice, portable_choice
 from diarize.candidates import Request
 from diarize.errors import BackendError
 from diarize.kernels.lstm_pack import gate_rows, split_half
@@ -48,6 +48,11 @@ def test_pairs_hold_22_bits() -> None:
 def test_unknown_precision_is_named() -> None:
     with pytest.raises(BackendError, match=r"bf16.*split"):
         portable_choice("bf16")
+
+
+def resident_choice(precision: str = "split") -> PyanNetChoice:
+    """The choice for GPUs whose blocks may take 227 KB of shared memory."""
+    return named_choice("mma", "resident8or16", precision)
 
 
 def turing_choice(precision: str = "split") -> PyanNetChoice:

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from diarize.confidence import CURVES, Curve, margins, with_confidence
+from diarize.confidence import CURVES, Curve, confidences, margins
 from diarize.framing import FRAMES_PER_WINDOW, Framing, frame_middle
 from diarize.rows import Rows, unit_rows
 from diarize.types import Turn
@@ -84,9 +84,7 @@ def test_a_turn_has_the_mean_margin_of_the_windows_that_carry_it(two_windows) ->
         turn(450, 500, "B"),
         turn(second, second + 100, "A"),
     ]
-    sure = with_confidence(turns, {"A": 5, "B": 3}, classes, found, FRAMING, bare)  # type: ignore[arg-type]
-    assert sure == tuple(turns)
-    values = [turn.confidence for turn in sure]
+    values = confidences(turns, {"A": 5, "B": 3}, classes, found, FRAMING, bare)  # type: ignore[arg-type]
     assert values[0] == pytest.approx(1.0)
     # 50 frames of the first window, 100 of the second.
     assert values[1] == pytest.approx((50 * 1.0 + 100 * 0.2) / 150, abs=1e-6)
@@ -98,8 +96,7 @@ def test_a_turn_has_the_mean_margin_of_the_windows_that_carry_it(two_windows) ->
 def test_one_speaker_has_nobody_to_be_mistaken_for(two_windows) -> None:
     classes, embeddings, labels = two_windows
     found = margins(Rows.of(classes, embeddings), labels, np.array([5]), A[None])
-    (turn,) = with_confidence([Turn(0.1, 3.0, "A")], {"A": 5}, classes, found, FRAMING, Curve(1, 0))
-    assert turn.confidence is None
+    assert confidences([Turn(0.1, 3.0, "A")], {"A": 5}, classes, found, FRAMING, Curve(1, 0)) == [None]
 
 
 @pytest.mark.parametrize("curve", CURVES.values())
