@@ -9,7 +9,7 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from diarize.cluster.ahc import average_clusters, centroid_clusters, flat_clusters
 from diarize.cluster.plda import unit
 
-KINDS = ["noise", "speakers", "duplicates", "unit duplicates", "repeated"]
+KINDS = ["noise", "speakers", "duplicates", "unit duplicates", "repeated", "one cloud"]
 
 
 def random_points(rng: np.random.Generator, kind: str, num_points: int) -> np.ndarray:
@@ -19,6 +19,9 @@ def random_points(rng: np.random.Generator, kind: str, num_points: int) -> np.nd
         points = 0.2 * points + rng.normal(size=(5, points.shape[1]))[rng.integers(0, 5, num_points)]
     if "duplicates" in kind:
         points = points[rng.integers(0, num_points, num_points)]
+    if kind == "one cloud":
+        # One cluster takes in the others, one by one.
+        points = 1.0 + points * np.exp(-np.arange(points.shape[1]) / 10)
     if kind == "repeated":
         # The same few minutes again and again, some of them not quite.
         points = np.tile(points[: num_points // 6 + 1], (6, 1))[:num_points]
@@ -77,12 +80,13 @@ def test_inversions_count_for_the_whole_subtree() -> None:
     assert centroid_clusters(points, 1.0).tolist() == [0, 0, 0]
 
 
-@pytest.mark.parametrize("num_points", [1000, 3000])
-def test_both_ways_agree_with_scipy_on_many_points(num_points: int) -> None:
+@pytest.mark.parametrize(("num_points", "speakers"), [(1000, 6), (3000, 6), (2000, 1)])
+def test_both_ways_agree_with_scipy_on_many_points(num_points: int, speakers: int) -> None:
     rng = np.random.default_rng(num_points)
     axes = np.exp(-np.arange(64) / 10)
     points = unit(
-        rng.normal(size=(6, 64))[rng.integers(0, 6, num_points)] * axes + 0.5 * rng.normal(size=(num_points, 64)) * axes
+        rng.normal(size=(speakers, 64))[rng.integers(0, speakers, num_points)] * axes
+        + 0.5 * rng.normal(size=(num_points, 64)) * axes
     )
     tree = linkage(points, "centroid")
     for cut in cuts(tree[:, 2]):
