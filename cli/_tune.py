@@ -115,7 +115,7 @@ def tune(
             if json_:
                 write_stdout(job.kept_as_json())
             return
-        job.check_places(dry_run)
+        job.check_places(dry_run, force)
         job.measure()
         records = job.validate()
         recipe = job.compose(records)
@@ -157,6 +157,8 @@ class _Job:
         log: Path | None,
         verbosity: int,
     ) -> None:
+        if output is not None and str(output) == "-":
+            raise OptionError("--output is '-'; name a file, or give --json, which prints what is written as well")
         from ..backend.cuda_key import present_key
         from ..backend.cuda_networks import overflowing
         from ..model.checksums import network_checksums
@@ -171,6 +173,7 @@ class _Job:
         self._recordings = recordings
         self._log = log
         self._verbosity = verbosity
+        self._named = output is not None
         self.path = tune_path(gpu) if output is None else expanded(output)
         self.weights = load_model(model)
         network = self.weights.network
@@ -196,10 +199,11 @@ class _Job:
         assert self._before is not None
         return as_json(self._before, self.path, False, None, {})
 
-    def check_places(self, dry_run: bool) -> None:
+    def check_places(self, dry_run: bool, force: bool) -> None:
         """Raises `OutputError` where the results cannot be written; better now than after the work."""
         from ..errors import OutputError
         from ..outputs.files import check_writable
+        from ..tuner.tunefile import foreign
 
         if self._log is not None:
             check_writable(self._log)
@@ -210,6 +214,8 @@ class _Job:
         except OSError as error:
             raise OutputError(f"cannot make the folder {self.path.parent}: {error.strerror}") from error
         check_writable(self.path)
+        if self._named and not force and self.path.is_file() and foreign(self.path):
+            raise OutputError(f"{self.path} exists already and is no tune file; --force replaces it")
 
     def measure(self) -> None:
         """Tune, and write the log also where the device fails on the way."""

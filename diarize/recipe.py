@@ -23,6 +23,8 @@ from typing import Any
 from .candidates import Candidate, Selection, Value
 from .errors import OutputError
 from .hardware import Device
+from .outputs.files import write_bytes
+from .outputs.text import legible
 from .registry import POLICY, find
 from .user_folders import config_home, expanded
 
@@ -173,6 +175,8 @@ def to_text(recipe: Recipe) -> str:
 def write(path: Path, recipe: Recipe) -> None:
     """Write a file that appears whole or not at all; a tune file is for its user alone to read.
 
+    A link is followed. A pipe or device is written to and stays what it is.
+
     Raises
     ------
     RecipeError
@@ -182,12 +186,16 @@ def write(path: Path, recipe: Recipe) -> None:
     """
     from .recipe_parse import parse
 
-    data = to_text(recipe).encode()
+    data = legible(to_text(recipe)).encode()
     # Whatever would be refused later is refused now, with the field's name.
     parse(data, str(path))
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():
+        write_bytes(target, data)
+        return
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _replace(path, data, 0o600 if recipe.kind == TUNE else 0o644)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _replace(target, data, 0o600 if recipe.kind == TUNE else 0o644)
     except OSError as error:
         raise OutputError(
             f"cannot write {path}: {error.strerror or error}; name another place with --output FILE"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RecipeError
-from ..recipe import TUNE, Entry, Key, Recipe, Validation
+from ..recipe import MAX_BYTES, TUNE, Entry, Key, Recipe, Validation
 from ..recipe_lookup import fitting
 from ..registry import LAYERS
 from .search import Outcome
@@ -33,6 +34,18 @@ def known(path: Path, key: Key) -> tuple[Recipe | None, str]:
     gone = set(recipe.key.models) - set(models)
     entries = tuple(entry for entry in recipe.entries if LAYERS[entry.layer].network not in gone)
     return replace(recipe, key=replace(recipe.key, models=models), entries=entries), ""
+
+
+def foreign(path: Path) -> bool:
+    """Whether the file at `path` is something else than a tune file, fitting or not; an empty one is nothing yet."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        return bool(content) and json.loads(content)["kind"] != TUNE
+    except OSError:
+        return False
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return True
 
 
 def lacking(recipe: Recipe, layers: Collection[str]) -> list[str]:

@@ -332,6 +332,35 @@ def test_a_place_that_cannot_be_written_is_found_first(tune: Tune, bench: FakeBe
     assert bench.timer.rounds == 0
 
 
+@pytest.mark.parametrize("content", ["Call me Ishmael.", '{"kind": "recipe"}', "[1]", "[" * 100_000])
+def test_a_named_file_that_is_something_else_is_replaced_by_force_alone(
+    tune: Tune, bench: FakeBench, tmp_path: Path, content: str
+) -> None:
+    path = tmp_path / "novel.txt"
+    path.write_text(content)
+    done = tune("--layers", "fbank", "-o", path)
+    assert (done.code, path.read_text(), bench.timer.rounds) == (1, content, 0)
+    assert done.errors() == [f"diarize: error: {path} exists already and is no tune file; --force replaces it"]
+    assert tune("--layers", "fbank", "-o", path, "--force").code == 0
+    assert read(path).kind == "tune"
+
+
+def test_a_named_file_that_is_empty_or_an_older_tune_file_is_replaced(
+    tune: Tune, bench: FakeBench, tmp_path: Path
+) -> None:
+    for content in ("", '{"format": 0, "kind": "tune"}'):
+        path = tmp_path / "tune.json"
+        path.write_text(content)
+        assert tune("--layers", "fbank", "-o", path).code == 0
+        assert read(path).kind == "tune"
+
+
+def test_standard_output_is_no_place_for_the_file(tune: Tune, bench: FakeBench) -> None:
+    done = tune("-o", "-")
+    assert (done.code, bench.timer.rounds) == (2, 0)
+    assert "--output is '-'; name a file" in done.errors()[0]
+
+
 TURNS = (Turn(0.0, 10.0, "A"), Turn(10.0, 20.0, "B"))
 
 

@@ -88,6 +88,34 @@ def test_nothing_is_left_where_writing_fails(tmp_path: Path, monkeypatch: pytest
     assert read(path) == GOOD
 
 
+def test_a_link_is_followed(tmp_path: Path) -> None:
+    link = tmp_path / "link.json"
+    link.symlink_to(tmp_path / "elsewhere" / "tune.json")
+    for recipe in (GOOD, tuned([entry(*LSTM)])):
+        write(link, recipe)
+        assert link.is_symlink()
+        assert read(tmp_path / "elsewhere" / "tune.json") == recipe
+
+
+def test_a_pipe_stays_a_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write(pipe, GOOD)
+        assert parse(os.read(reader, 1 << 20), "pipe") == GOOD
+    finally:
+        os.close(reader)
+    assert stat.S_ISFIFO(pipe.lstat().st_mode)
+    assert [file.name for file in tmp_path.iterdir()] == ["pipe"]
+
+
+def test_names_that_are_not_utf8_are_written(tmp_path: Path) -> None:
+    recording = os.fsdecode(b"caf\xc3\xa9 \xff.wav")
+    write(tmp_path / "tune.json", tuned([entry(*LSTM)], validation=[{**RECORD, "recording": recording}]))
+    assert validations(read(tmp_path / "tune.json"))[0].recording == "café ?.wav"
+
+
 def test_what_would_be_refused_is_never_written(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"entries\[0\].median_us is nan"):
         write(tmp_path / "tune.json", tuned([replace(entry(*LSTM), median_us=float("nan"))]))
