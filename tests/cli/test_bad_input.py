@@ -184,7 +184,10 @@ def test_damaged_weights_and_a_traceback_only_when_asked_for(cut: Path, tmp_path
     assert (code, out, len(err)) == (1, "", 1)
 
 
-def test_a_full_disk_leaves_nothing_behind(cut: Path, tmp_path: Path) -> None:
+def test_a_full_disk_leaves_nothing_behind(cli: Callable[..., Finished], cut: Path, tmp_path: Path) -> None:
+    # What this compiles is kept before the disk is full.
+    assert cli("run", cut, "-q").code == 0
+
     def limit() -> None:
         # A limit on the size of files fails a write half-way, as a full disk does.
         resource.setrlimit(resource.RLIMIT_FSIZE, (40, resource.RLIM_INFINITY))
