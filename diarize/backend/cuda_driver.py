@@ -207,15 +207,20 @@ class DeviceArray:
 class MemoryPool:
     """Device memory by size class: freed blocks are kept for the next request of the same class.
 
-    `peak_bytes` is the most that was ever held. Not safe for several threads at once: each worker has its own.
+    Small ones, such as tensor maps, come from slabs, since taking memory from the driver is slow and may wait for the
+    device. `peak_bytes` is the most that was ever held. Not safe for several threads at once: each worker has its own.
     """
 
     ALIGNMENT = 512
+    SMALL = 1 << 14
+    SLAB = 1 << 20
 
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
         self._free: dict[int, list[int]] = {}
         self._sizes: dict[int, int] = {}
+        self._small: dict[int, int] = {}
+        self._slab = self._slab_end = 0
         self.held_bytes = 0
         self.peak_bytes = 0
 
@@ -236,28 +241,45 @@ class MemoryPool:
         if self._free.get(size):
             array.address = self._free[size].pop()
             return array
+        array.address = self._carve(size) if size <= self.SMALL else self._take(size)
+        return array
+
+    def _take(self, size: int) -> int:
+        """Address of new memory from the driver."""
         try:
-            array.address = int(check(self.gpu.driver.cuMemAlloc(size)))
+            address = int(check(self.gpu.driver.cuMemAlloc(size)))
         except OutOfMemoryError:
             self.trim()
-            array.address = int(check(self.gpu.driver.cuMemAlloc(size)))
-        self._sizes[array.address] = size
+            address = int(check(self.gpu.driver.cuMemAlloc(size)))
+        self._sizes[address] = size
         self.held_bytes += size
         self.peak_bytes = max(self.peak_bytes, self.held_bytes)
-        return array
+        return address
+
+    def _carve(self, size: int) -> int:
+        """Address of a part of a slab."""
+        if self._slab + size > self._slab_end:
+            self._slab = self._take(self.SLAB)
+            self._slab_end = self._slab + self.SLAB
+        address = self._slab
+        self._slab += size
+        self._small[address] = size
+        return address
 
     def free(self, array: DeviceArray) -> None:
         """Return an array's memory to the pool; work that uses it must have been given to the device before."""
-        self._free.setdefault(self._sizes[array.address], []).append(array.address)
+        # The first part of a slab has the slab's address.
+        small = self._small.get(array.address)
+        size = self._sizes[array.address] if small is None else small
+        self._free.setdefault(size, []).append(array.address)
 
     def trim(self) -> None:
         """Give all unused memory back to the device."""
-        for size, addresses in self._free.items():
-            for address in addresses:
+        for size in [size for size in self._free if size > self.SMALL]:
+            for address in self._free.pop(size):
                 check(self.gpu.driver.cuMemFree(address))
                 del self._sizes[address]
                 self.held_bytes -= size
-        self._free.clear()
 
     def close(self) -> None:
         """Give all memory back to the device; none of the pool's arrays may be used any more."""
@@ -265,7 +287,9 @@ class MemoryPool:
             check(self.gpu.driver.cuMemFree(address))
             self.held_bytes -= size
         self._sizes.clear()
+        self._small.clear()
         self._free.clear()
+        self._slab = self._slab_end = 0
 
     def put(self, array: np.ndarray) -> DeviceArray:
         """A device copy of a host array, complete when this returns."""

@@ -223,8 +223,6 @@ class ResNet34Plan:
         self.memory = memory
         self.features = memory.empty((windows, FRAMES, MELS), np.float32)
         self.mean = memory.empty((windows, MELS), np.float32)
-        self.masks = memory.empty((slots, 125), np.float32)
-        self.slot_window = memory.empty((slots,), np.int32)
         self.flag = memory.put(np.zeros(1, np.int32))
         self.steps: list[tuple[str, Launch, DeviceArray]] = []
         height, width = MELS, FRAMES
@@ -260,6 +258,9 @@ class ResNet34Plan:
             x = y
         self.output = x
         parts = 2 * height * 256 // PART
+        # Behind the images, whose tensor maps then serve plans for any number of slots.
+        self.masks = memory.empty((slots, 125), np.float32)
+        self.slot_window = memory.empty((slots,), np.int32)
         self.statistics = memory.empty((slots, 2, height, 256), np.float32)
         self.partial = memory.empty((parts, slots, DIMENSION), np.float32)
         self.embeddings = memory.empty((slots, DIMENSION), np.float32)
