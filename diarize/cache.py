@@ -121,13 +121,7 @@ def _folder(name: str, home: Path, chosen: str) -> Path:
             return _made(parent, name, own)
         except OSError:
             continue
-    parent = _temporary_folder()
-    logger.warning(
-        "compiled code is kept in %s, since neither the package nor the user's cache folder can be written; "
-        "set NUMBA_CACHE_DIR to keep it elsewhere",
-        parent,
-    )
-    return _made(parent / place, name, own)
+    return _made(_temporary_folder() / place, name, own)
 
 
 def _made(parent: Path, name: str, own: str) -> Path:
@@ -159,6 +153,12 @@ def _temporary_folder() -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     # Compiled code is run: a folder that somebody else made or may write to is not to be trusted.
-    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022:
-        return folder
-    return Path(tempfile.mkdtemp(prefix="diarize-numba-"))
+    if not (stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022):
+        folder = Path(tempfile.mkdtemp(prefix="diarize-numba-"))
+    # Here, so that it is said once and not for each part of the package.
+    logger.warning(
+        "compiled code is kept in %s, since neither the package nor the user's cache folder can be written; "
+        "set NUMBA_CACHE_DIR to keep it elsewhere",
+        folder,
+    )
+    return folder

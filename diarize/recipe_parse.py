@@ -152,7 +152,7 @@ def _key(value: Any, where: str, kind: str) -> Key:
         raise key.refuse("models", models, "an object")
     for name in models:
         if name not in NETWORKS:
-            raise key.refuse(f"models.{name}", Words("unknown"), f"only {', '.join(NETWORKS)}")
+            raise key.refuse(f"models.{plain_name(name)}", Words("unknown"), f"only {', '.join(NETWORKS)}")
     named = Fields(models, where, "key.models", tuple(models))
     return Key(
         device=key.text("device"),

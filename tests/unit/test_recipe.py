@@ -238,6 +238,7 @@ CHANGES: list[tuple[Callable[[Any], None], str]] = [
     (put("key", "kernels", value="A" * 64), f"key.kernels is '{'A' * 59}..., wanted a sha256"),
     (put("key", "models", value=[]), "key.models is [], wanted an object"),
     (put("key", "models", "other", value="1" * 64), "key.models.other is unknown, wanted only pyannet, resnet34"),
+    (put("key", "models", "\x1b\n", value="1" * 64), r"key.models.'\x1b\n' is unknown, wanted only pyannet, resnet34"),
     (put("key", "models", "pyannet", value="1"), "key.models.pyannet is '1', wanted a sha256 of 64 hexadecimal digits"),
     (
         drop("key", "models", "resnet34"),
