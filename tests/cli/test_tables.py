@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +24,7 @@ def columns(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
     def set_columns(number: int) -> None:
         monkeypatch.setattr(sys, "stdout", SimpleNamespace(isatty=lambda: True))
-        monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((number, 24)))
+        monkeypatch.setenv("COLUMNS", str(number))
 
     return set_columns
 
