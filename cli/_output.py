@@ -116,7 +116,7 @@ def exit_codes(verbosity: int) -> Iterator[None]:
 
 def start_logging(verbosity: int) -> None:
     """Send the library's messages to stderr: warnings by default, everything with `verbosity` 2, errors with -1."""
-    level = {-1: logging.ERROR, 0: logging.WARNING, 1: logging.INFO}.get(verbosity, logging.DEBUG)
+    level = {-1: logging.ERROR, 0: logging.WARNING, 1: logging.INFO}.get(max(verbosity, -1), logging.DEBUG)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("diarize: %(levelname)s: %(message)s"))
     logger = logging.getLogger("diarize")

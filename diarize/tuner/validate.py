@@ -40,7 +40,7 @@ def examples(audio: Sequence[Path], references: Sequence[Path]) -> list[Example]
     Raises
     ------
     OptionError
-        A recording has no reference among them, or there are references but no recordings.
+        A recording has no turns among them, or there are references but no recordings.
     FormatError
         A reference cannot be read.
     """
@@ -49,6 +49,9 @@ def examples(audio: Sequence[Path], references: Sequence[Path]) -> list[Example]
     turns: dict[str, list[Turn]] = {}
     for path in references:
         turns |= read_turns(path)
+    turns = {name: own for name, own in turns.items() if own}
+    if references and not turns:
+        raise OptionError(f"{', '.join(map(str, references))}: nobody speaks in the references; leave them out")
     if references and len(audio) == len(turns) == 1:
         return [Example(audio[0], tuple(next(iter(turns.values()))))]
     found = []
@@ -73,15 +76,20 @@ def validate(
     Raises
     ------
     RecipeError
-        The turns of one differ by more than `limit` points.
+        The turns of one differ by more than `limit` points, or nobody speaks in any, which shows nothing.
     """
     records = []
+    anyone = False
     for number, example in enumerate(recordings):
         if heard is not None:
             heard(number, len(recordings), f"validate {example.path.name}")
         result, truth = tuned(example.path), exact(example.path)
         record = compared(example, result, truth, limit)
         records.append(record)
+        anyone = anyone or bool(truth.turns)
+    if recordings and not anyone:
+        names = ", ".join(str(example.path) for example in recordings)
+        raise RecipeError(f"nothing written: {names}: no speech is found; validate recordings of conversations")
     return records
 
 

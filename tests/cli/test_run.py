@@ -91,6 +91,7 @@ def test_text_is_for_people_and_formats_follow_one_another(cli: Callable[..., Fi
 
 def test_quiet_says_nothing_and_verbose_says_more(cli: Callable[..., Finished], cut: Path) -> None:
     assert cli("run", cut, "-q").err == []
+    assert cli("run", cut, "-qq").err == []
     shown = cli("run", cut, "-v").err
     assert any(re.search(r"cut\.wav: analysis \d+\.\d\d s, .*total \d+\.\d\d s$", line) for line in shown)
     assert re.fullmatch(r"diarize: peak memory \d+ MB", shown[-1])

@@ -10,11 +10,11 @@ import pytest
 from recipe_support import KEY
 
 from diarize.candidates import SEPARATE
-from diarize.errors import RecipeError
+from diarize.errors import OptionError, RecipeError
 from diarize.outputs.rttm import format_rttm
 from diarize.recipe import write
 from diarize.recipe_lookup import look_up
-from diarize.tuner.validate import LIMIT, Example, compared, examples, float32_recipe
+from diarize.tuner.validate import LIMIT, Example, compared, examples, float32_recipe, validate
 from diarize.types import Turn
 
 TURNS = (Turn(0.0, 50.0, "A"), Turn(50.0, 100.0, "B"))
@@ -52,6 +52,22 @@ def test_silence_in_both_is_no_difference() -> None:
     assert compared(Example(Path("a.wav")), silent, silent).der_change == 0.0
     with pytest.raises(RecipeError):
         compared(Example(Path("a.wav")), result(0.0), silent)
+
+
+def test_without_any_speech_nothing_is_validated() -> None:
+    silent: Any = SimpleNamespace(turns=(), duration=5.0)
+    both = [Example(Path("a.wav")), Example(Path("b.wav"))]
+    with pytest.raises(RecipeError, match=r"nothing written: a\.wav, b\.wav: no speech is found"):
+        validate(both, lambda _: silent, lambda _: silent)
+    spoken = {Path("a.wav"): silent, Path("b.wav"): result(0.0)}
+    assert [r.recording for r in validate(both, spoken.__getitem__, spoken.__getitem__)] == ["a.wav", "b.wav"]
+
+
+def test_references_without_turns_are_refused(tmp_path: Path) -> None:
+    empty = tmp_path / "a.rttm"
+    empty.write_text("")
+    with pytest.raises(OptionError, match="nobody speaks in the references"):
+        examples([Path("a.wav")], [empty])
 
 
 def test_references_are_found_by_name_or_where_there_is_one_by_itself(tmp_path: Path) -> None:
