@@ -12,7 +12,7 @@ from ..errors import BackendError, OptionError
 from ..user_folders import expanded
 from . import _options
 from ._compiling import Compiling
-from ._output import exit_codes, say, start_logging, write_stdout
+from ._output import check_stdout, exit_codes, say, start_logging, write_stdout
 from ._tune_report import as_json, as_text
 from ._tuning import Tuning
 
@@ -61,7 +61,7 @@ def tune(
     ] = None,
     model: _options.Model = "auto",
     force: Annotated[
-        bool, typer.Option("--force", "-f", help="Measure again where a tune file that fits is there already.")
+        bool, typer.Option("--force", "-f", help="Measure again where a tune file that fits is there already; replace FILE.")
     ] = False,
     validate: Annotated[
         list[Path] | None,
@@ -98,6 +98,7 @@ def tune(
     verbosity = _options.verbosity_of(verbose, quiet)
     with exit_codes(verbosity):
         start_logging(verbosity)
+        check_stdout("open it")
         _options.check_model(model)
         wanted, precisions = split_names(layers, "--layers"), split_names(precision, "--precision")
         from ..audio import open_audio
@@ -206,7 +207,11 @@ class _Job:
         from ..tuner.tunefile import foreign
 
         if self._log is not None:
+            if self._log.is_file() and self._log.stat().st_size and not force:
+                raise OutputError(f"{self._log} exists already; --force replaces it")
             check_writable(self._log)
+            if self._log.resolve() == self.path.resolve() and not dry_run:
+                raise OptionError(f"--log and the tune file are both {self.path}; name two files")
         if dry_run:
             return
         try:

@@ -355,6 +355,18 @@ def test_a_named_file_that_is_empty_or_an_older_tune_file_is_replaced(
         assert read(path).kind == "tune"
 
 
+def test_the_log_replaces_nothing_unasked(tune: Tune, bench: FakeBench, tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_text("of yesterday")
+    done = tune("--layers", "fbank", "--log", log)
+    assert (done.code, log.read_text(), bench.timer.rounds) == (1, "of yesterday", 0)
+    assert done.errors() == [f"diarize: error: {log} exists already; --force replaces it"]
+    assert tune("--layers", "fbank", "--log", log, "--force").code == 0
+    assert parse(log.read_text(), "log").trials
+    done = tune("--layers", "fbank", "--log", tmp_path / "x", "-o", tmp_path / "x")
+    assert (done.code, (tmp_path / "x").exists()) == (2, False)
+
+
 def test_standard_output_is_no_place_for_the_file(tune: Tune, bench: FakeBench) -> None:
     done = tune("-o", "-")
     assert (done.code, bench.timer.rounds) == (2, 0)
