@@ -61,7 +61,8 @@ def tune(
     ] = None,
     model: _options.Model = "auto",
     force: Annotated[
-        bool, typer.Option("--force", "-f", help="Measure again where a tune file that fits is there already; replace FILE.")
+        bool,
+        typer.Option("--force", "-f", help="Measure again where a tune file that fits is there already; replace FILE."),
     ] = False,
     validate: Annotated[
         list[Path] | None,
