@@ -5,6 +5,7 @@ Exit codes: 0 ok, 1 failed, 2 wrong usage, 3 threshold not met, 130 interrupted.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
@@ -67,7 +68,13 @@ def write_stdout(text: str) -> None:
     try:
         # Bytes, so that neither the locale nor a file name that is not UTF-8 can make it fail.
         sys.stdout.flush()
-        sys.stdout.buffer.write(legible(text).encode())
+        data = memoryview(legible(text).encode())
+        while data:
+            # Where PYTHONUNBUFFERED is set the system may take a part alone: a full disk, a reader that leaves.
+            taken = sys.stdout.buffer.write(data)
+            if taken is None:
+                raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+            data = data[taken:]
         sys.stdout.buffer.flush()
     except BrokenPipeError:
         raise

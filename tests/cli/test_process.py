@@ -42,6 +42,23 @@ def test_closed_standard_output_is_said_before_the_work(cut: Path, tmp_path: Pat
     assert in_shell("<&-", "run", "-").stderr.splitlines()[-1].startswith("diarize: error: standard input: is closed")
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_leaves_half_way_makes_it_fail(unbuffered: str) -> None:
+    # More than a pipe holds, so that the rest is still to be written when the reader leaves.
+    process = subprocess.Popen(
+        command("cuda", "candidates", "--json"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    os.read(process.stdout.fileno(), 10)
+    process.stdout.close()
+    assert (process.stderr.read(), process.wait(timeout=60)) == (b"", 1)
+    process.stderr.close()
+
+
 def test_closed_standard_output_without_an_output_option() -> None:
     for arguments in (["devices", "--json"], ["cuda", "candidates"], ["cuda", "recipes"], ["models", "list"]):
         done = in_shell(">&-", *arguments)
