@@ -227,6 +227,7 @@ class _Job:
         """Tune, and write the log also where the device fails on the way."""
         from ..errors import DiarizeError
         from ..tuner.log import Session
+        from ..tuner.run import closed_after
         from ..tuner.run import tune as run
 
         if self._verbosity >= 0:
@@ -236,13 +237,11 @@ class _Job:
         self.session = Session(self.wish.rules, self._about())
         bench = open_bench(self._gpu, self.weights, self.wish)
         try:
-            with Compiling(self._verbosity) as compiling, Tuning(self._verbosity) as heard:
+            with closed_after(bench), Compiling(self._verbosity) as compiling, Tuning(self._verbosity) as heard:
                 self.outcome = run(bench, self.wish, self.session, compiling, heard)
         except DiarizeError:
             self._write_log()
             raise
-        finally:
-            bench.close()
         self._write_log()
         self.seconds = {name: round(value, 2) for name, value in self.session.seconds.items()}
         if self._verbosity >= 0:

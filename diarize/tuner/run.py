@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from ..candidates import SEPARATE, Candidate, TunedLayer
@@ -98,6 +98,19 @@ def tune(
 
 
 @contextmanager
+def closed_after(held: Site | Bench) -> Iterator[None]:
+    """Close what is held behind the body; an error of the body counts more than one of closing."""
+    try:
+        yield
+    except BaseException:
+        # A device that has failed frees nothing any more, and says so.
+        with suppress(BackendError):
+            held.close()
+        raise
+    held.close()
+
+
+@contextmanager
 def _clock(session: Session, stage: str) -> Iterator[None]:
     """Add the seconds of the body to a stage of the session."""
     started = time.perf_counter()
@@ -163,10 +176,8 @@ class _Work:
             for candidate in rivals:
                 self._add(candidate, batch, failure_of(error))
             return
-        try:
+        with closed_after(site):
             self._compete(site, rivals, layer, batch)
-        finally:
-            site.close()
 
     def _compete(self, site: Site, rivals: Sequence[Candidate], layer: TunedLayer, batch: int) -> None:
         verified: dict[str, tuple[Candidate, Verified]] = {}

@@ -82,6 +82,8 @@ class FakeSite:
 
     def close(self) -> None:
         self._bench.open_sites -= 1
+        # To free memory means to wait for the device.
+        self._bench.check()
 
 
 class FakeBench:
@@ -132,3 +134,4 @@ class FakeBench:
 
     def close(self) -> None:
         self.closed = True
+        self.check()
