@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BackendError
+from ..user_folders import cache_home, expanded
 from .cuda_turing import lower, needs_lowering
 
 if TYPE_CHECKING:
@@ -102,8 +103,8 @@ def default_folder() -> Path:
     """DIARIZE_KERNEL_CACHE, else the user's cache folder (XDG)."""
     named = os.environ.get("DIARIZE_KERNEL_CACHE")
     if named:
-        return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "diarize" / "kernels"
+        return expanded(named)
+    return cache_home() / "diarize" / "kernels"
 
 
 def compile_ptx(kernel: Kernel, capability: tuple[int, int]) -> str:
