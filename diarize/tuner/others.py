@@ -1,4 +1,4 @@
-"""The filterbank and CAM++ as sites, whose layers have one candidate each today.
+"""The filterbank, whose layers have one candidate each, and CAM++ as sites.
 
 They run as the pipeline runs them. The filterbank is compared with the CPU's features; every layer of CAM++ with the
 CPU's embeddings, since a kernel that is wrong shows there.
@@ -6,6 +6,7 @@ CPU's embeddings, since a kernel that is wrong shows there.
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Sequence
 
@@ -14,7 +15,7 @@ import numpy as np
 from ..backend.cpu import CpuBackend
 from ..backend.cuda_campplus import CampPlusKernels, CampPlusPlan, columns_for
 from ..backend.cuda_compile import KernelCache
-from ..backend.cuda_driver import DeviceArray
+from ..backend.cuda_driver import DeviceArray, LoadedKernel
 from ..backend.cuda_fbank import FRAME_STEP, MELS, FilterbankKernels, FilterbankPlan
 from ..backend.cuda_networks import GATHER
 from ..candidates import Candidate, TunedLayer
@@ -136,9 +137,22 @@ class CampPlusSites:
     ) -> None:
         self.space = space
         self.bank = bank
-        self.kernels = CampPlusKernels(space.gpu, space.memory, layers, cache)
+        self._cache = cache
+        self._kernels = CampPlusKernels(space.gpu, space.memory, layers, cache)
+        self._loaded: dict[str, LoadedKernel] = {}
         self._embedder = CampPlusEmbedder(weights, CpuBackend())  # type: ignore[arg-type]
         self._embeddings: dict[int, np.ndarray] = {}
+
+    def kernels(self, candidate: Candidate) -> CampPlusKernels:
+        """The network with the candidate's kernel in its place and portable ones elsewhere; weights are shared."""
+        (request,) = candidate.requests
+        if request.key not in self._loaded:
+            kernel = request.make()
+            image = self._cache.get(kernel, self.space.gpu.capability)
+            self._loaded[request.key] = self.space.gpu.load(image, kernel)
+        kernels = copy.copy(self._kernels)
+        kernels.loaded = {**kernels.loaded, candidate.layer.partition(".")[2]: self._loaded[request.key]}
+        return kernels
 
     def embedding(self, window: int) -> np.ndarray:
         """(192,) float32 embedding of a window's sequence on the CPU."""
@@ -160,6 +174,7 @@ class CampPlusSite:
         self._space = space = owner.space
         self._name = layer.id.removeprefix("campplus.")
         self._batch = batch
+        self._plans: dict[str, CampPlusPlan] = {}
         self._held: list[DeviceArray] = []
         try:
             self._allocate()
@@ -175,18 +190,25 @@ class CampPlusSite:
         bank = owner.bank.kernels.plan(samples, batch, STEP_SAMPLES)
         self._held += [bank.features, bank.mean]
         bank.run(space.stream)
-        frames = [(_STEP * window + frames_of(window)).astype(np.int32) for window in range(batch)]
-        self._plan: CampPlusPlan = owner.kernels.plan(bank.features, columns_for([len(f) for f in frames]), batch)
+        self._features = bank.features
+        self._frames = [(_STEP * window + frames_of(window)).astype(np.int32) for window in range(batch)]
         space.stream.synchronize()
-        self._plan.load(frames)
+
+    def _plan(self, candidate: Candidate) -> CampPlusPlan:
+        if candidate.name not in self._plans:
+            columns = columns_for([len(f) for f in self._frames])
+            plan = self._owner.kernels(candidate).plan(self._features, columns, self._batch)
+            self._plans[candidate.name] = plan
+            plan.load(self._frames)
+        return self._plans[candidate.name]
 
     def launches(self, candidate: Candidate) -> Sequence[Launch]:
         """See `Site`: every launch of the layer's kernel in one pass of the network."""
-        return [launch for name, launch in self._plan.steps if kernel_of(name) == self._name]
+        return [launch for name, launch in self._plan(candidate).steps if kernel_of(name) == self._name]
 
     def verify(self, candidate: Candidate) -> Verified | Failure:
         """See `Site`."""
-        space, plan = self._space, self._plan
+        space, plan = self._space, self._plan(candidate)
         space.poison(plan.embeddings)
         plan.run(space.stream)
         windows = read_windows(self._batch, True)
@@ -197,7 +219,8 @@ class CampPlusSite:
     def close(self) -> None:
         """See `Site`."""
         self._space.stream.synchronize()
-        self._plan.close()
+        for plan in self._plans.values():
+            plan.close()
         self._space.give_back(self._held)
 
 

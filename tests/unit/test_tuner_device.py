@@ -22,7 +22,7 @@ from diarize.backend.cuda_driver import MemoryPool, OutOfMemoryError, Stream
 from diarize.candidates import SEPARATE
 from diarize.hardware import Device
 from diarize.model.weights import EmbeddingNetwork, ModelWeights, load_model, load_segmentation
-from diarize.registry import LAYERS
+from diarize.registry import LAYERS, find
 from diarize.tuner import activations, device, others, periodic, stack
 from diarize.tuner.log import Session
 from diarize.tuner.replay import Replays
@@ -45,6 +45,7 @@ class Driver(HostDriver):
         self.refuses_events = refuses_events
         self.graphs: set[int] = set()
         self.calls: list[str] = []
+        self.launched: set[str] = set()
 
     def cuMemAlloc(self, nbytes: int) -> tuple[Any, ...]:
         if nbytes > self.largest:
@@ -110,17 +111,17 @@ class Refused(int):
 
 
 class Loaded:
-    """A kernel that checks its arguments and does nothing."""
+    """A kernel that checks its arguments and does nothing but to note that it was launched."""
 
-    def __init__(self, kernel: Any) -> None:
-        self.arguments, self.name = kernel.arguments, kernel.name
+    def __init__(self, kernel: Any, launched: set[str]) -> None:
+        self.arguments, self.name, self.launched = kernel.arguments, kernel.name, launched
 
     def bind(self, grid: tuple[int, int, int], *values: Any) -> Any:
         assert len(values) == len(self.arguments), self.name
         assert all(0 < size < 1 << 31 for size in grid), (self.name, grid)
         for letter, value in zip(self.arguments, values, strict=True):
             assert isinstance(value, float if letter == "s" else int) == (letter in "is"), (self.name, letter, value)
-        return lambda stream: None
+        return lambda stream: self.launched.add(self.name)
 
 
 class Gpu:
@@ -142,7 +143,7 @@ class Gpu:
         return Stream(self)  # type: ignore[arg-type]
 
     def load(self, image: Any, kernel: Any, early_start: bool = True) -> Loaded:
-        return Loaded(kernel)
+        return Loaded(kernel, self.driver.launched)
 
 
 @pytest.fixture
@@ -189,12 +190,23 @@ def session_of(
     return session
 
 
+def check_every_candidate_ran(session: Session, driver: Driver) -> None:
+    """Each candidate that was timed launched a kernel of its own."""
+    assert [trial for trial in session.trials if trial.failure] == []
+    for trial in session.trials:
+        candidate = find(trial.layer, trial.candidate)
+        assert candidate is not None
+        made = [request.make() for request in candidate.requests]
+        names = {getattr(m, "kernel", m).name for m in made}
+        assert not names or names & driver.launched, (trial.layer, trial.candidate)
+
+
 TRUNK = ["resnet34.conv1", "resnet34.layer4.entry", "resnet34.layer4.conv2", "resnet34.pool", "resnet34.seg_1"]
 
 
 def test_layers_of_resnet34(driver: Driver, resnet34: ModelWeights) -> None:
     session = session_of(resnet34, TRUNK)
-    assert [trial for trial in session.trials if trial.failure] == []
+    check_every_candidate_ran(session, driver)
     assert {trial.layer for trial in session.trials} == {*TRUNK, "resnet34.layer4.down", "resnet34.layer4.shortcut"}
     assert any(trial.candidate == SEPARATE for trial in session.trials)
     assert {trial.batch for trial in session.trials} == {1, 5}
@@ -209,7 +221,7 @@ def test_a_block_by_its_parts_and_in_one_kernel(driver: Driver, resnet34: ModelW
 
 def test_layers_of_the_segmentation_network_the_filterbank_and_campplus(driver: Driver) -> None:
     session = session_of(load_model("campplus"), [], batches=(5, 2))
-    assert [trial for trial in session.trials if trial.failure] == []
+    check_every_candidate_ran(session, driver)
     assert {trial.layer for trial in session.trials} == {i for i, v in LAYERS.items() if v.network != "resnet34"}
     assert driver.blocks == {}
 
