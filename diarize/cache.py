@@ -18,6 +18,7 @@ import os
 import shutil
 import stat
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -35,14 +36,39 @@ _KEPT = 2
 def njit(**options: Any) -> Any:
     """numba's `njit` with these options; imports numba when called.
 
-    With `cache` the compiled code is kept in `compiled_folder` of the function's file.
+    With `cache` the compiled code is kept in `compiled_folder` of the function's file, if there is room.
     """
     from numba import njit as numba_njit
     from numba.core.caching import CacheImpl
 
     if _Locator not in CacheImpl._locator_classes:
         CacheImpl._locator_classes = [_Locator, *CacheImpl._locator_classes]
-    return numba_njit(**options)
+    decorate = numba_njit(**options)
+
+    def compiled(function: Callable[..., Any]) -> Any:
+        dispatcher = decorate(function)
+        _never_fail(dispatcher._cache)
+        return dispatcher
+
+    return compiled
+
+
+def _never_fail(kept: Any) -> None:
+    """Let numba's cache of a function go without what it cannot write: the function is compiled all the same."""
+    save = kept.save_overload
+
+    def save_if_possible(signature: Any, data: Any) -> None:
+        try:
+            save(signature, data)
+        except OSError as error:
+            _say_once(str(error))
+
+    kept.save_overload = save_if_possible
+
+
+@cache
+def _say_once(reason: str) -> None:
+    logger.warning("compiled code is not kept: %s; make room, or name another place with NUMBA_CACHE_DIR", reason)
 
 
 def compiled_folder(file: Path) -> Path:

@@ -194,6 +194,22 @@ def test_a_folder_that_others_may_write_is_not_trusted(nothing_writable: Path) -
     assert stat.S_IMODE(top.stat().st_mode) == 0o700
 
 
+def test_a_full_disk_leaves_the_result(package: Path) -> None:
+    code = (
+        "import resource, signal, warnings\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "from diarize.sums.caller import add_up\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
+        "print(add_up(3), add_up(3.5))\n"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=package.parent, check=False)
+    assert (done.returncode, done.stdout) == (0, "31 36.0\n"), done.stderr
+    assert done.stderr.count("compiled code is not kept: ") == 1
+    # Nothing of it is taken for whole.
+    assert run(package) == (31, 1)
+
+
 def test_functions_of_others_are_left_to_numba() -> None:
     assert cache._Locator.from_function(json.dumps, json.__file__) is None
 
