@@ -82,17 +82,18 @@ class Lookup:
 
 
 def named_choice(by_batch: Mapping[int, Candidate]) -> str:
-    """Names of a layer's candidates by batch size; the name alone where there is one.
+    """Names of a layer's candidates by the smallest batch size of each run of equal ones; the name alone if it is one.
 
     >>> from .registry import find
     >>> a, b = find("resnet34.layer2.conv1", "roll_r40"), find("resnet34.layer2.conv1", "roll_r20")
-    >>> named_choice({1: b, 32: a}), named_choice({1: a, 32: a})
+    >>> named_choice({1: b, 8: b, 32: a}), named_choice({1: a, 32: a})
     ('1: roll_r20, 32: roll_r40', 'roll_r40')
     """
-    names = {batch: by_batch[batch].name for batch in sorted(by_batch)}
-    if len(set(names.values())) == 1:
-        return next(iter(names.values()))
-    return ", ".join(f"{batch}: {name}" for batch, name in names.items())
+    runs: list[tuple[int, str]] = []
+    for batch in sorted(by_batch):
+        if not runs or runs[-1][1] != by_batch[batch].name:
+            runs.append((batch, by_batch[batch].name))
+    return runs[0][1] if len(runs) == 1 else ", ".join(f"{batch}: {name}" for batch, name in runs)
 
 
 def in_use(selection: Selection) -> list[str]:
