@@ -21,6 +21,7 @@ import numpy as np
 from .activity import embedding_masks
 from .analysis import Embedder, Segmenter, StretchResult
 from .backend.cuda_driver import OutOfMemoryError
+from .backend.cuda_networks import MAIN_EMBEDDING, MAIN_SEGMENTATION
 from .cuda_embeddings import EmbeddingLane, SlotEmbedding, embed_frames, embed_grid, embed_slots
 from .errors import BackendError
 from .hardware import Device
@@ -45,9 +46,9 @@ RECORDINGS = 4
 """Recordings in work at once: while some are on the GPU, others are decoded or clustered."""
 # Windows a stretch: enough for the recurrent layers, which run 8 windows a multiprocessor, and few enough that the
 # first stretch of a recording is decoded soon. Windows a batch of ResNet34: no faster above 32 on an H200.
-STRETCH_WINDOWS = 256
+STRETCH_WINDOWS = MAIN_SEGMENTATION
 FIRST_WINDOWS = 64
-BATCH_WINDOWS = 64
+BATCH_WINDOWS = MAIN_EMBEDDING
 # Part of the free memory that the lanes may take, and what they need for each window of their batches.
 _MEMORY_SHARE = 0.6
 _SEGMENTATION_BYTES, _TRUNK_BYTES = 9 << 20, 32 << 20
@@ -276,7 +277,7 @@ def open_cuda(
     from .backend.cuda_build import build
     from .backend.cuda_driver import Gpu
     from .backend.cuda_key import choices
-    from .backend.cuda_networks import STEM, ModelLayers, overflowing, requests
+    from .backend.cuda_networks import STEM, ModelLayers, requests
     from .engine import cpu_embedder, open_engine
     from .model.checksums import network_checksums
     from .recipe_parse import ACTIVATIONS
@@ -286,7 +287,7 @@ def open_cuda(
     embed, dimension = embed_slots, DIMENSION
     if weights.network is EmbeddingNetwork.RESNET34:
         layers = ModelLayers(segmentation, log_mel_layer("hamming"), list(each_resnet34_layer(weights.embedding)))
-        beyond = overflowing(layers.trunk)
+        beyond = layers.beyond_half
         if STEM in beyond:
             forced[ACTIVATIONS] = "float"
         if beyond:

@@ -10,6 +10,7 @@ import numpy as np
 from ..candidates import Request
 from ..errors import BackendError
 from ..framing import WINDOW_SAMPLES
+from ..registry import filterbank as registry
 from .cuda_compile import KernelCache
 from .cuda_driver import DeviceArray, Gpu, Launch, MemoryPool, Stream
 
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 FRAME_STEP = 160
 MELS = 80
 KERNELS: Mapping[str, Request] = {
-    "fbank": Request("fbank:make_fbank", {}),
-    "mean": Request("fbank:make_window_mean", {}),
+    "fbank": registry.KERNELS["log_mel"],
+    "mean": registry.KERNELS["mean"],
 }
 """The kernels of the filterbank."""
 

@@ -6,6 +6,7 @@ import copy
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from ..candidates import Request, Selection
 from ..recipe import Key
 from ..recipe_lookup import look_up
+from ..registry.filterbank import KERNELS as FILTERBANK_KERNELS
 from .cuda_build import build
 from .cuda_campplus import CampPlusKernels
 from .cuda_compile import KernelCache
@@ -26,7 +28,7 @@ from .cuda_resnet34 import ResNet34Kernels, TrunkChoice, float32_choice, portabl
 if TYPE_CHECKING:
     from ..layers import Layer
 
-GATHER = Request("gather:make_gather", {})
+GATHER = FILTERBANK_KERNELS["gather"]
 MAIN_SEGMENTATION, MAIN_EMBEDDING = 256, 64
 """Windows of the batches that most of a long recording comes in."""
 STEM = "conv1"
@@ -46,6 +48,11 @@ class ModelLayers:
     trunk: Sequence[Layer] = ()
     campplus: Sequence[Layer] = ()
 
+    @cached_property
+    def beyond_half(self) -> tuple[str, ...]:
+        """Layers of the trunk whose weights do not fit float16: looked for once, it takes milliseconds."""
+        return overflowing(self.trunk)
+
 
 def overflowing(layers: Sequence[Layer]) -> tuple[str, ...]:
     """Names of the convolutions with a weight beyond float16's range or not finite."""
@@ -63,16 +70,13 @@ def default_selection(capability: tuple[int, int]) -> Selection:
     return look_up(Key(capability=capability)).selection
 
 
-def trunk_choice(
-    selection: Selection, windows: int, layers: Sequence[Layer], capability: tuple[int, int]
-) -> TrunkChoice:
+def trunk_choice(selection: Selection, windows: int, layers: ModelLayers, capability: tuple[int, int]) -> TrunkChoice:
     """The kernels of the trunk for a batch; layers whose weights do not fit float16 get kernels of their own."""
-    beyond = overflowing(layers)
-    if STEM in beyond:
+    if STEM in layers.beyond_half:
         return exact_choice(capability)
-    own = exact_kernels(beyond, layers, capability)
+    own = exact_kernels(layers.beyond_half, layers.trunk, capability)
     choice = TrunkChoice.of(selection.at(windows), own)
-    return replace(choice, own={**beyond_winograd(choice, layers, capability), **own})
+    return replace(choice, own={**beyond_winograd(choice, layers.trunk, capability), **own})
 
 
 def beyond_winograd(choice: TrunkChoice, layers: Sequence[Layer], capability: tuple[int, int]) -> dict[str, Request]:
@@ -135,7 +139,7 @@ def requests(selection: Selection, layers: ModelLayers, capability: tuple[int, i
     if layers.trunk:
         wanted += [*FILTERBANK.values(), GATHER]
         for windows in _batches(selection, "resnet34"):
-            wanted += trunk_choice(selection, windows, layers.trunk, capability).requests()
+            wanted += trunk_choice(selection, windows, layers, capability).requests()
     if layers.campplus:
         wanted += [*FILTERBANK.values(), *campplus_kernels(selection).values()]
     return list({request.key: request for request in wanted}.values())
@@ -208,7 +212,7 @@ class CudaNetworks:
             return self._trunks[windows]
 
     def _trunk_choice(self, windows: int) -> TrunkChoice:
-        return trunk_choice(self.selection, windows, self._layers.trunk, self.gpu.capability)
+        return trunk_choice(self.selection, windows, self._layers, self.gpu.capability)
 
     def _make_pyannet(self, choice: PyanNetChoice) -> PyanNetKernels:
         for known in self._pyannets.values():

@@ -13,15 +13,17 @@ LAYERS = (
 )
 
 
+KERNELS = {
+    "log_mel": Request("fbank:make_fbank", {}),
+    "mean": Request("fbank:make_window_mean", {}),
+    "gather": Request("gather:make_gather", {}),
+}
+"""The kernel of each layer, by its name without that of the network."""
+
+
 def candidates() -> list[Candidate]:
     """Every candidate."""
-
-    def one(layer: str, factory: str) -> Candidate:
-        name = factory.partition(":")[2].removeprefix("make_")
-        return Candidate(layer, name, 1, "fp32", (Request(factory, {}),), capability=(7, 5), evidence=FLOAT32)
-
     return [
-        one("fbank.log_mel", "fbank:make_fbank"),
-        one("fbank.mean", "fbank:make_window_mean"),
-        one("fbank.gather", "gather:make_gather"),
+        Candidate(f"fbank.{name}", title, 1, "fp32", (KERNELS[name],), capability=(7, 5), evidence=FLOAT32)
+        for name, title in (("log_mel", "fbank"), ("mean", "window_mean"), ("gather", "gather"))
     ]

@@ -87,7 +87,7 @@ def test_layers_with_large_weights_are_named() -> None:
 
 
 def test_layers_with_large_weights_alone_leave_float16() -> None:
-    from diarize.backend.cuda_networks import default_selection, trunk_choice
+    from diarize.backend.cuda_networks import ModelLayers, default_selection, trunk_choice
     from diarize.layers import Layer, Op
 
     def conv(name: str, c_in: int, c_out: int, size: int, stride: int, value: float) -> Layer:
@@ -101,7 +101,7 @@ def test_layers_with_large_weights_alone_leave_float16() -> None:
         conv("layer2.0.shortcut", 32, 64, 1, 2, 1e5),
         conv("layer2.0.conv2", 64, 64, 3, 1, 1),
     ]
-    choice = trunk_choice(default_selection((9, 0)), 64, layers, (9, 0))
+    choice = trunk_choice(default_selection((9, 0)), 64, ModelLayers((), trunk=layers), (9, 0))
     assert choice.storage == "half"
     assert set(choice.own) == {"layer1.0.conv2", "layer2.0.conv1", "layer2.0.shortcut"}
     assert {request.parameters["tf32"] for request in choice.own.values()} == {True}
@@ -110,13 +110,15 @@ def test_layers_with_large_weights_alone_leave_float16() -> None:
     # The parts of the first stage's blocks are needed again.
     assert choice.inner[32] in choice.requests()
     # The stem is the only layer with float16 weights and no other kernel.
-    whole = trunk_choice(default_selection((7, 5)), 64, [conv("conv1", 1, 32, 3, 1, 1e5)], (7, 5))
+    whole = trunk_choice(
+        default_selection((7, 5)), 64, ModelLayers((), trunk=[conv("conv1", 1, 32, 3, 1, 1e5)]), (7, 5)
+    )
     assert (whole.storage, whole.precision) == ("float", "fp32")
 
 
 def test_weights_too_large_for_winograd_take_the_direct_kernel() -> None:
     from diarize import registry
-    from diarize.backend.cuda_networks import default_selection, trunk_choice
+    from diarize.backend.cuda_networks import ModelLayers, default_selection, trunk_choice
     from diarize.candidates import Selection
     from diarize.layers import Layer, Op
 
@@ -128,7 +130,7 @@ def test_weights_too_large_for_winograd_take_the_direct_kernel() -> None:
     choices = {**default_selection((8, 0)).choices, chosen.layer: {64: chosen}}
     # The middle factors of a filter of equal taps are 2.25 times a tap.
     layers = [conv("layer2.1.conv2", 3e4), conv("layer2.2.conv2", 1.0), conv("layer2.2.conv1", 3e4)]
-    choice = trunk_choice(Selection(choices), 64, layers, (8, 0))
+    choice = trunk_choice(Selection(choices), 64, ModelLayers((), trunk=layers), (8, 0))
     assert {name: request.factory for name, request in choice.own.items()} == {
         "layer2.1.conv2": "conv_mma:make_conv_mma"
     }
