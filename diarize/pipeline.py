@@ -111,7 +111,7 @@ class Pipeline:
         tune_file: str | None = None,
     ) -> None:
         self.engine = engine
-        choices = getattr(engine, "choices", None)
+        choices = engine.choices
         self.recipe = None if choices is None else KernelChoices(choices.source, choices.layers)
         self._clusterer = clusterer
         self.model = model

@@ -58,8 +58,18 @@ class Replays:
         return self._captured(launches, False)
 
     def _captured(self, launches: Sequence[Launch], whole: bool) -> Replay:
-        gpu, stream = self._gpu, self._stream
+        gpu = self._gpu
         start, end = Event(gpu), Event(gpu)
+        try:
+            executable = self._graph(launches, start, end, whole)
+        except BaseException:
+            _destroy(gpu, start, end)
+            raise
+        return Replay(executable, start, end, whole)
+
+    def _graph(self, launches: Sequence[Launch], start: Event, end: Event, whole: bool) -> Any:
+        """The executable graph of the launches, between the events if it is to be `whole`."""
+        gpu, stream = self._gpu, self._stream
         stream.begin_capture()
         try:
             if whole:
@@ -75,10 +85,9 @@ class Replays:
             raise
         captured = check(gpu.driver.cuStreamEndCapture(stream.handle))
         try:
-            executable = check(gpu.driver.cuGraphInstantiate(captured, 0))
+            return check(gpu.driver.cuGraphInstantiate(captured, 0))
         finally:
             gpu.driver.cuGraphDestroy(captured)
-        return Replay(executable, start, end, whole)
 
     def _flush(self) -> None:
         check(self._gpu.driver.cuMemsetD32Async(self._dirt, 0, self._words, self._stream.handle))
@@ -106,11 +115,15 @@ class Replays:
         self._stream.synchronize()
         for replay in prepared:
             driver.cuGraphExecDestroy(replay.executable)
-            for event in (replay.start, replay.end):
-                driver.cuEventDestroy(event.handle)
+            _destroy(self._gpu, replay.start, replay.end)
 
     def close(self) -> None:
         """Give back the memory that flushes the cache."""
         if self._dirt:
             self._gpu.driver.cuMemFree(self._dirt)
             self._dirt = 0
+
+
+def _destroy(gpu: Gpu, *events: Event) -> None:
+    for event in events:
+        gpu.driver.cuEventDestroy(event.handle)
