@@ -80,7 +80,7 @@ def candidates(channels: int, role: str) -> dict[str, list[Request]]:
     """Kernels of a layer by precision: the direct ones first."""
     more = {"residual": True} if role == "outer" else {}
     hopper = getattr(hopper_choice(), role).get(channels)
-    best = SAME[f"32 {role}"][1 if role == "inner" else 0] if channels == 32 else hopper
+    best = next(r for r in SAME[f"32 {role}"] if "resident" in r.factory) if channels == 32 else hopper
     half = [best, getattr(portable_choice(), role)[channels]]
     half += [_half(channels, **more, **tile) for tile in square_tiles(channels) + column_tiles(channels)]
     half += [_hopper(channels, **more, stages=s) for s in {64: (3, 4), 128: (2,)}.get(channels, ())]
