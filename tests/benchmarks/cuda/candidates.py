@@ -1,4 +1,4 @@
-"""The direct candidates of the registry for warpgroup tensor cores, by role: channels, and inner, outer, down or block."""
+"""Direct candidates of the registry for warpgroup tensor cores, by role: channels, and inner, outer, down or block."""
 
 from __future__ import annotations
 
