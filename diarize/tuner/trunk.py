@@ -178,8 +178,8 @@ class TrunkSites:
 
 
 def kind_of(candidate: Candidate, parts: Parts) -> str:
-    """The tolerance of a candidate: that of its precision, or of the least exact of its parts."""
-    if candidate.name != SEPARATE:
-        return candidate.precision
-    exactness = ("fp32", "tf32", "fp16")
-    return max((c.precision for c in parts[candidate.storage].values()), key=exactness.index)
+    """The tolerance of a candidate: that of its precision and storage, or of the least exact of its parts."""
+    exactness = ("fp32", "fp32 half", "tf32", "fp16")
+    if candidate.name == SEPARATE:
+        return max((kind_of(part, parts) for part in parts[candidate.storage].values()), key=exactness.index)
+    return "fp32 half" if (candidate.precision, candidate.storage) == ("fp32", "half") else candidate.precision

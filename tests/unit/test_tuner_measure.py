@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 
 from diarize.backend.cuda_driver import OutOfMemoryError
+from diarize.candidates import SEPARATE, Candidate
 from diarize.errors import BackendError
+from diarize.registry import candidates
 from diarize.tuner.measure import Effort, measure, rotated
 from diarize.tuner.site import Failure, FailureKind
+from diarize.tuner.trunk import kind_of
 from diarize.tuner.verify import TOLERANCES, compare, compare_classes, digest_of
 
 
@@ -146,6 +149,26 @@ def test_classes() -> None:
 
 def test_every_tolerance_has_a_reason() -> None:
     assert all(t.reason and t.distance <= t.spike for t in TOLERANCES.values())
+
+
+CONVOLUTIONS = [c for c in candidates("resnet34") if c.name != SEPARATE and c.layer.startswith("resnet34.layer")]
+
+
+@pytest.mark.parametrize("candidate", CONVOLUTIONS, ids=lambda c: f"{c.layer}-{c.name}")
+def test_a_tolerance_allows_the_rounding_of_what_is_stored_and_no_wrong_pixel(candidate: Candidate) -> None:
+    twin = np.random.default_rng(1).standard_normal((40, 50, 64)).astype(np.float32)
+    stored = twin.astype(np.float16 if candidate.storage == "half" else np.float32)
+    kind = kind_of(candidate, {})
+    assert isinstance(compare([stored], [twin], kind), float)
+    stored[7, 9] = 0
+    assert isinstance(compare([stored], [twin], kind), Failure)
+
+
+def test_parts_have_the_tolerance_of_the_least_exact() -> None:
+    parts = {c.name: c for c in CONVOLUTIONS if c.layer == "resnet34.layer2.conv1"}
+    separate = next(c for c in candidates("resnet34.layer2.entry") if c.name == SEPARATE)
+    for names, kind in ((("fp32", "tf32"), "tf32"), (("fp32", "fp32_half"), "fp32 half"), (("roll_r20", "fp32"), "fp16")):
+        assert kind_of(separate, {separate.storage: {name: parts[name] for name in names}}) == kind
 
 
 def test_digests_tell_bytes_apart() -> None:
