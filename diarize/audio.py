@@ -53,7 +53,7 @@ class Decoder(Protocol):
         ...
 
     def blocks(self) -> Iterator[np.ndarray]:
-        """Yields (num_samples, channels) float32."""
+        """Yields (num_samples, channels) float32; nobody else uses a block."""
         ...
 
     def close(self) -> None:
@@ -218,14 +218,15 @@ class AudioReader:
             )
 
     def _mix(self, raw: np.ndarray) -> np.ndarray:
-        """(num_samples,) float32, a copy: the chosen channel, or the mean of all in a fixed order."""
+        """(num_samples,) float32: the chosen channel, or the mean of all in a fixed order."""
+        if self.channels == 1:
+            return raw[:, 0]
         if self._channel is not None:
             return np.array(raw[:, self._channel - 1])
         mono = np.array(raw[:, 0])
         for index in range(1, self.channels):
             mono += raw[:, index]
-        if self.channels > 1:
-            mono /= np.float32(self.channels)
+        mono /= np.float32(self.channels)
         return mono
 
     def _check(self, mono: np.ndarray, done: int) -> None:

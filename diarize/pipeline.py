@@ -38,7 +38,7 @@ from .modes import Mode, plan
 from .rehearsal import rehearse
 from .spool import Source, seekable, stem
 from .stitch import LabelOrder
-from .stretches import Stretch, Stretcher
+from .stretches import Room, Stretch, Stretcher
 from .types import Diarization, KernelChoices, SpeakerBounds
 from .user_folders import expanded
 from .voices import THRESHOLDS, Voice, check_threshold, named
@@ -122,6 +122,7 @@ class Pipeline:
         self.threads = engine.workers
         self.notes = notes
         self.setup = Setup(origin, str(engine.device), mode.value, threads, tune_file)
+        self._room = Room()
         self._turns = threading.BoundedSemaphore(engine.recordings)
 
     @classmethod
@@ -367,7 +368,7 @@ class Pipeline:
         # Short recordings are decoded at once, and come several at a time; the GPU should not wait for a long one.
         seconds = reader.total_seconds
         first = self.engine.first_windows if seconds is None or seconds > _LONG_SECONDS else 0
-        stretcher = Stretcher(reader, step, self.engine.max_windows, self.engine.shares, first)
+        stretcher = Stretcher(reader, step, self.engine.max_windows, self.engine.shares, first, self._room)
         results: list[StretchResult] = []
         done = 0
         for result in self._in_order(iter(stretcher), cancelled):
@@ -391,17 +392,24 @@ class Pipeline:
     def _in_order(self, stretches: Iterator[Stretch], cancelled: Callable[[], bool] | None) -> Iterator[StretchResult]:
         """Results in the order of the stretches; at most one more stretch is waiting than there are workers."""
         pool = ThreadPoolExecutor(self.threads, thread_name_prefix="diarize")
-        waiting: deque[Future[StretchResult]] = deque()
+        waiting: deque[tuple[Stretch, Future[StretchResult]]] = deque()
+
+        def oldest() -> StretchResult:
+            stretch, future = waiting.popleft()
+            result = future.result()
+            self._room.give_back(stretch.samples)
+            return result
+
         wait = True
         try:
             for stretch in stretches:
                 if cancelled is not None and cancelled():
                     raise Cancelled
-                waiting.append(pool.submit(self.engine.analyse, stretch, self.step_samples))
+                waiting.append((stretch, pool.submit(self.engine.analyse, stretch, self.step_samples)))
                 if len(waiting) > self.threads + 1:
-                    yield waiting.popleft().result()
+                    yield oldest()
             while waiting:
-                yield waiting.popleft().result()
+                yield oldest()
                 if cancelled is not None and cancelled():
                     raise Cancelled
         except (KeyboardInterrupt, GeneratorExit):

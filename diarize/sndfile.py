@@ -107,21 +107,20 @@ class SndfileDecoder:
         return self._skipped
 
     def blocks(self) -> Iterator[np.ndarray]:
-        """Yields (num_samples, channels) float32; full scale is 1.0. A block is valid until the next one."""
+        """Yields (num_samples, channels) float32; full scale is 1.0. Nobody else uses a block."""
         plain = self._sound.format in _PLAIN_FORMATS and self._sound.subtype in _EXACT_CODINGS
         # As long as the blocks that are wanted, unless many channels make that much.
         longest = _PLAIN_CALL_SAMPLES // self.channels
         frames = max(_CALL_FRAMES, min(BLOCK_SECONDS * self.sample_rate, longest)) if plain else _CALL_FRAMES
-        buffer = np.zeros((frames, self.channels), np.float32)
         # numpy makes floats of 16-bit samples four times as fast as libsndfile, and the same ones.
-        short = np.zeros(buffer.shape if plain and self._sound.subtype == "PCM_16" else (0, 0), np.int16)
+        halves = plain and self._sound.subtype == "PCM_16"
+        source = np.zeros((frames, self.channels), np.int16 if halves else np.float32)
         # The wrapper's own read() seeks twice a call and drops what was decoded before damage; the C functions that
         # it calls return the honest count.
         library, kind = soundfile._snd, "float*"
-        source: np.ndarray = buffer
         read = library.sf_readf_float
-        if short.size:
-            read, kind, source = library.sf_readf_short, "short*", short
+        if halves:
+            read, kind = library.sf_readf_short, "short*"
         pointer = soundfile._ffi.cast(kind, source.ctypes.data)
         decoded, trim = self._skipped, self._claim.trim
         damaged: list[float] = []
@@ -132,23 +131,21 @@ class SndfileDecoder:
                 failed = soundfile._snd.sf_error(self._sound._file) != 0
                 at = decoded / self.sample_rate
                 if count > 0:
-                    if short.size:
-                        np.multiply(short[:count], _SHORT_SCALE, out=buffer[:count], dtype=np.float32)
                     decoded += count
                     dropped = min(trim, count)
                     trim -= dropped
                     if failed and count == frames:
                         damaged.append(at)
-                    yield buffer[dropped:count]
+                    kept = source[dropped:count]
+                    yield np.multiply(kept, _SHORT_SCALE, dtype=np.float32) if halves else kept.copy()
                 if count < frames:
                     gap = self._pass_damage(decoded) if failed else 0
                     if gap == 0:
                         break
                     damaged.append(decoded / self.sample_rate)
                     decoded += gap
-                    buffer[:] = 0
                     for start in range(0, gap, frames):
-                        yield buffer[: min(frames, gap - start)]
+                        yield np.zeros((min(frames, gap - start), self.channels), np.float32)
         finally:
             # Also where only a part of the recording is asked for.
             self._warn_of_damage(damaged)

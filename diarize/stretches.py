@@ -6,6 +6,7 @@ same bytes for a window whatever stretch it lies in. This module knows nothing o
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -27,18 +28,57 @@ class Stretch:
     samples: np.ndarray
 
 
+class Room:
+    """Memory for the samples of stretches, used again: fresh memory takes the system longer than decoding.
+
+    It may be used from several threads. At most `spare` arrays wait for their next use.
+    """
+
+    def __init__(self, spare: int = 8) -> None:
+        self._spare = spare
+        self._free: list[np.ndarray] = []
+        self._lock = threading.Lock()
+
+    def take(self, num_samples: int) -> np.ndarray:
+        """(num_samples,) float32 with undefined content."""
+        with self._lock:
+            fitting = [array for array in self._free if len(array) >= num_samples]
+            if fitting:
+                array = min(fitting, key=len)
+                self._free = [other for other in self._free if other is not array]
+                return array[:num_samples]
+        return np.empty(num_samples, np.float32)
+
+    def give_back(self, samples: np.ndarray) -> None:
+        """`samples`, from `take`, are not used any more."""
+        whole = samples if samples.base is None else samples.base
+        assert isinstance(whole, np.ndarray)
+        with self._lock:
+            self._free.append(whole)
+            if len(self._free) > self._spare:
+                smallest = min(range(len(self._free)), key=lambda index: len(self._free[index]))
+                del self._free[smallest]
+
+
 class Stretcher:
     """Iterates over the stretches of a recording given as blocks of 16 kHz samples.
 
     `max_windows` bounds a stretch. Near the end the remaining windows are shared out evenly over `workers`, so that
     none idles while another finishes. With `first_windows` the first stretch has so many and each next one twice as
-    many until `max_windows`, so that work begins soon. After the iteration `num_samples` and `num_windows` describe the
-    recording; one without any sample has no stretch.
+    many until `max_windows`, so that work begins soon. Samples lie in arrays of `room`. After the iteration `num_samples`
+    and `num_windows` describe the recording; one without any sample has no stretch.
     """
 
     def __init__(
-        self, blocks: Iterable[np.ndarray], step_samples: int, max_windows: int, workers: int, first_windows: int = 0
+        self,
+        blocks: Iterable[np.ndarray],
+        step_samples: int,
+        max_windows: int,
+        workers: int,
+        first_windows: int = 0,
+        room: Room | None = None,
     ) -> None:
+        self._room = room or Room(0)
         self._blocks = iter(blocks)
         self._step = step_samples
         self._max = max_windows
@@ -73,7 +113,7 @@ class Stretcher:
         return (windows - 1) * self._step + WINDOW_SAMPLES
 
     def _take(self, windows: int) -> Stretch:
-        samples = np.empty(self._span(windows), np.float32)
+        samples = self._room.take(self._span(windows))
         filled = 0
         for block in self._pending:
             part = block[: len(samples) - filled]

@@ -31,7 +31,7 @@ MIN_PI = 1e-7
 
 _BLOCK_ROWS = 512
 # Products smaller than this are done sooner than threads have begun.
-_WORTH_THREADS = 1 << 20
+_WORTH_THREADS = 1 << 23
 
 
 @dataclass(frozen=True)
