@@ -37,11 +37,12 @@ class Early:
 class EarlyWork:
     """Takes the results of stretches in their order; a context in which its thread lives.
 
-    `search` says whether neighbours are wanted.
+    `search` says whether neighbours are wanted; `threads` may look for them at once.
     """
 
-    def __init__(self, search: bool) -> None:
+    def __init__(self, search: bool, threads: int = 1) -> None:
         self._search = search
+        self._threads = threads
         self._parts: list[Rows] = []
         self._units: np.ndarray | None = None
         self._used = 0
@@ -109,13 +110,12 @@ class EarlyWork:
         if number == 0 or number < least or (self._neighbours is None and number <= MATRIX_LIMIT):
             return
         points, self._waiting = np.concatenate(self._waiting), []
-        # One thread: the others decode, feed the GPU, or are the CPU's networks.
         with one_blas_thread():
             if self._neighbours is None:
                 from .cluster.neighbours import Neighbours
                 from .cluster.search import centroid_by_search
 
-                self._neighbours = Neighbours(points, threads=1)
+                self._neighbours = Neighbours(points, self._threads)
                 # Loads the compiled code of what follows.
                 centroid_by_search(Neighbours(points[:3], threads=1))
             else:

@@ -29,8 +29,8 @@ class Engine(Protocol):
 
     `dimension` of the embeddings; `max_windows` of a stretch, `first_windows` of the first one of a long recording, 0
     for as many; `workers` threads that should call `analyse` at once; `shares` parts into which the end of a recording
-    is cut; `recordings` to work on at once; `notes` on what was chosen automatically. `choices`: what computes each
-    layer on a GPU and why, None on the CPU.
+    is cut; `recordings` to work on at once; `spare_threads` that may cluster meanwhile; `notes` on what was chosen
+    automatically. `choices`: what computes each layer on a GPU and why, None on the CPU.
     """
 
     device: Device
@@ -40,6 +40,7 @@ class Engine(Protocol):
     workers: int
     shares: int
     recordings: int
+    spare_threads: int
     notes: tuple[str, ...]
     choices: Lookup | None
 
@@ -69,7 +70,7 @@ class CpuEngine:
         self.max_windows = CPU_WINDOWS
         self.first_windows = 0
         self.workers = self.shares = threads
-        self.recordings = 1
+        self.recordings = self.spare_threads = 1
         self.notes = notes
         self.choices: Lookup | None = None
 

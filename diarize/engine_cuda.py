@@ -1,11 +1,12 @@
 """Both networks on a GPU: lanes that take turns, batches that do not fit or overflow, and a GPU that fails.
 
-Two lanes keep the GPU busy: one classifies its stretch, or waits for its host, while the other embeds.
+Three lanes keep the GPU busy: one classifies its stretch, or waits for its host, while the others embed.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import threading
 import time
@@ -21,7 +22,7 @@ import numpy as np
 from .activity import embedding_masks
 from .analysis import Embedder, Segmenter, StretchResult
 from .backend.cuda_driver import OutOfMemoryError
-from .backend.cuda_networks import MAIN_EMBEDDING, MAIN_SEGMENTATION
+from .backend.cuda_networks import MAIN_EMBEDDING
 from .cuda_embeddings import EmbeddingLane, SlotEmbedding, embed_frames, embed_grid, embed_slots
 from .errors import BackendError
 from .hardware import Device
@@ -41,12 +42,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LANES = 2
-RECORDINGS = 4
+LANES = 3
+RECORDINGS = 6
 """Recordings in work at once: while some are on the GPU, others are decoded or clustered."""
-# Windows a stretch: enough for the recurrent layers, which run 8 windows a multiprocessor, and few enough that the
-# first stretch of a recording is decoded soon. Windows a batch of ResNet34: no faster above 32 on an H200.
-STRETCH_WINDOWS = MAIN_SEGMENTATION
+# Windows a stretch: enough for the recurrent layers, which run 8 windows a multiprocessor, and for five minutes in one
+# piece. Windows a batch of ResNet34: no faster above 32 on an H200.
+STRETCH_WINDOWS = 320
 FIRST_WINDOWS = 64
 BATCH_WINDOWS = MAIN_EMBEDDING
 # Part of the free memory that the lanes may take, and what they need for each window of their batches.
@@ -123,6 +124,8 @@ class CudaEngine:
         self.workers = len(self._session.all_lanes)
         self.shares = 1
         self.recordings = RECORDINGS
+        # The others decode and feed the GPU.
+        self.spare_threads = max(1, len(os.sched_getaffinity(0)) // 4)
 
     def analyse(self, stretch: Stretch, step_samples: int) -> StretchResult:
         """Classes and embeddings of a stretch.

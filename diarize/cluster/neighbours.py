@@ -27,8 +27,8 @@ from .sketch import (
 BLOCK = 512
 """Columns of a scan: their bounds stay in the first cache."""
 
-# Fewer are searched sooner than a thread starts.
-_POINTS_PER_THREAD = 500
+# Pairs: fewer are searched sooner than a thread starts.
+_PAIRS_PER_THREAD = 500_000
 
 
 class Neighbours:
@@ -82,7 +82,7 @@ class Neighbours:
         slack = self.slack
         _, _, coarse, rest, fine = self.sketch
         # Every point looks at those above it: shares that are interleaved cost the same.
-        threads = max(1, min(self._threads, len(points) // _POINTS_PER_THREAD))
+        threads = max(1, min(self._threads, len(points) * new // _PAIRS_PER_THREAD))
 
         def search(share: int) -> None:
             search_share(

@@ -106,13 +106,13 @@ def test_segmentation_agrees_with_the_ordinary_kernels(device: Any, windows: int
         plan.run(stream)
         stream.synchronize()
         assert int(memory.get(plan.flag)[0]) == 0
-        found[name] = {key: memory.get(array) for key, array in plan.outputs.items() if key != "lstm"}
+        # Not what lies between LSTM layers: a pair's halves may differ where their sum does not.
+        found[name] = {key: memory.get(plan.outputs[key]) for key in ("sinc", "sinc_pool", "conv1", "conv2")}
         found[name]["classes"] = memory.get(plan.classes)
         hidden = memory.get(plan.outputs["lstm"])[: 589 * plan.padded].reshape(589, plan.padded, 2, 256)
         found[name]["lstm"] = hidden[:, :windows].astype(np.float64).sum(2)
         plan.close()
     ordinary, lowered = found["ordinary"], found["lowered"]
-    assert set(ordinary) >= {"sinc", "conv1", "conv2", "lstm"}
     assert (ordinary.pop("classes") == lowered.pop("classes")).all()
     errors = {key: error(lowered[key], ordinary[key]) for key in ordinary}
     # Pairs of float16 hold 22 bits; sums are made in another order.
