@@ -102,7 +102,7 @@ def bench(
             raise OptionError(f"one data set at a time, but {len(target)} are given: {' '.join(target)}")
         if html and output is None:
             raise OptionError("--html needs --output DIR for its report")
-        from ..backend.select import check_device_name
+        from ..backend.select import check_device_name, check_tune_file, choose_device
         from ..bench.benchmark import Options, benchmark
         from ..bench.record import read_record
         from ..bench.systems import by_peer, our_system, peer_system
@@ -110,6 +110,8 @@ def bench(
 
         _options.check_model(model)
         check_device_name(device)
+        if tune_file is not None:
+            check_tune_file(tune_file, choose_device(device))
         others = [read_record(path) for path in against or ()]
         dataset = load_dataset(target[0]).first(files)
         systems = [our_system(model, device, mode.value, threads, tune_file)]

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from .analysis import Embedder, Segmenter, StretchResult, analyse
-from .backend.select import Choice, choose_device
-from .errors import BackendError, OptionError
+from .backend.select import Choice, check_tune_file, choose_device
+from .errors import BackendError
 from .hardware import Device
 from .model.weights import EmbeddingNetwork, ModelWeights
 from .stretches import Stretch
@@ -116,11 +116,7 @@ def open_engine(
                 raise
             # Seen only now: no memory left, a driver that fails, or weights that its kernels cannot hold.
             choice = Choice(None, (f"device cpu (automatic: {choice.gpu} cannot be used: {error})",))
-    if tune_file is not None:
-        reason = choice.notes[0] if choice.notes else "device cpu"
-        raise OptionError(
-            f"tune file {tune_file} is for a GPU, but this is {reason}; leave it out, or give --device cuda"
-        )
+    check_tune_file(tune_file, choice)
     from .backend.cpu import CpuBackend
     from .model.segmentation import SegmentationNetwork
 

@@ -65,8 +65,8 @@ class Stretcher:
 
     `max_windows` bounds a stretch. Near the end the remaining windows are shared out evenly over `workers`, so that
     none idles while another finishes. With `first_windows` the first stretch has so many and each next one twice as
-    many until `max_windows`, so that work begins soon. Samples lie in arrays of `room`. After the iteration `num_samples`
-    and `num_windows` describe the recording; one without any sample has no stretch.
+    many until `max_windows`, so that work begins soon. Samples lie in arrays of `room`. After the iteration
+    `num_samples` and `num_windows` describe the recording; one without any sample has no stretch.
     """
 
     def __init__(

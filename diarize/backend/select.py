@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 from ..errors import BackendError, OptionError
 from ..hardware import Device
@@ -75,6 +76,15 @@ def choose_device(
     if reason:
         return Choice(None, (f"device cpu (automatic: {reason})",))
     return Choice(found.gpus[0], (f"device cuda:0, {found.gpus[0].name} (automatic)",))
+
+
+def check_tune_file(tune_file: Path | None, choice: Choice) -> None:
+    """Raises `OptionError` where a tune file was named and nothing can use it."""
+    if tune_file is not None and choice.gpu is None:
+        reason = choice.notes[0] if choice.notes else "device cpu"
+        raise OptionError(
+            f"tune file {tune_file} is for a GPU, but this is {reason}; leave it out, or give --device cuda"
+        )
 
 
 def obstacle(found: Discovery, index: int, missing: tuple[str, ...]) -> str:

@@ -113,6 +113,7 @@ def test_a_bad_file_is_reported_and_counts_as_missed(cli: Callable[..., Finished
         (["mini", "--html"], 2, "--html needs --output"),
         (["mini", "--model", "nosuch"], 2, "unknown model 'nosuch'"),
         (["mini", "--peer", "other", "--device", "cpu"], 2, "unknown peer 'other'"),
+        (["mini", "--device", "cpu", "--tune-file", "t.json"], 2, "t.json is for a GPU, but this is device cpu"),
         (["mini", "--against", "absent.json"], 1, "absent.json: cannot be read"),
         (["compare", "a.json"], 2, "compare takes two records, but 1 are given"),
     ],

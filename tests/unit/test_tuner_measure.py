@@ -167,7 +167,8 @@ def test_a_tolerance_allows_the_rounding_of_what_is_stored_and_no_wrong_pixel(ca
 def test_parts_have_the_tolerance_of_the_least_exact() -> None:
     parts = {c.name: c for c in CONVOLUTIONS if c.layer == "resnet34.layer2.conv1"}
     separate = next(c for c in candidates("resnet34.layer2.entry") if c.name == SEPARATE)
-    for names, kind in ((("fp32", "tf32"), "tf32"), (("fp32", "fp32_half"), "fp32 half"), (("roll_r20", "fp32"), "fp16")):
+    wanted = {("fp32", "tf32"): "tf32", ("fp32", "fp32_half"): "fp32 half", ("roll_r20", "fp32"): "fp16"}
+    for names, kind in wanted.items():
         assert kind_of(separate, {separate.storage: {name: parts[name] for name in names}}) == kind
 
 
