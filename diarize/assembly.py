@@ -22,7 +22,7 @@ from .types import SpeakerBounds, Turn, WindowEmbeddings
 from .voiceprints import voiceprints, window_embeddings
 
 if TYPE_CHECKING:
-    from .cluster.neighbours import Neighbours
+    from .cluster.preparation import Prepared
     from .early import Early
 
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 class Analysis:
     """What the networks said: `classes` (C, 589) uint8, `embeddings` (C, 3, D) float32, and the samples they cover.
 
-    The two durations are seconds of worker threads. `early` are rows and neighbours that were found before the last
-    stretch was done.
+    The two durations are seconds of worker threads. `early` is what was found before the last stretch was
+    done.
     """
 
     classes: np.ndarray
@@ -47,9 +47,9 @@ class Analysis:
         return Rows.of(self.classes, self.embeddings) if self.early is None else self.early.rows
 
     @property
-    def neighbours(self) -> Neighbours | None:
-        """Nearest neighbours among the embeddings to learn from, None where nothing was searched early."""
-        return None if self.early is None else self.early.neighbours
+    def prepared(self) -> Prepared | None:
+        """What the clustering has prepared, None where nothing."""
+        return None if self.early is None else self.early.prepared
 
     @property
     def duration(self) -> float:
@@ -93,7 +93,7 @@ def assemble(
             windows = window_embeddings(rows, embeddings, labels, np.zeros(0, np.int64), framing, offset)
         nobody = np.zeros((0, embeddings.shape[2]))
         return Assembled((), (), (), nobody, windows, (asked,) if bounds.minimum > 1 else ())
-    clustering = clusterer(classes, embeddings, analysis.duration, bounds, framing, rows, analysis.neighbours)
+    clustering = clusterer(classes, embeddings, analysis.duration, bounds, framing, rows, analysis.prepared)
     stitched = stitch(classes, clustering, count, framing, bounds, order)
     # Windows are padded past the end; pyannote.audio lets turns run on there, which parity keeps.
     limit = np.inf if order is LabelOrder.PARITY else analysis.duration

@@ -17,7 +17,7 @@ from .rows import Rows
 from .types import Clustering, SpeakerBounds
 
 if TYPE_CHECKING:
-    from .cluster.neighbours import Neighbours
+    from .cluster.preparation import Preparation, Prepared
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,13 @@ class Clusterer:
             return cls(weights.network, Plda.campplus(weights.plda), grid)
         return cls(weights.network, Plda.community1(weights.plda))
 
-    @property
-    def searches(self) -> bool:
-        """Whether clustering can use nearest neighbours that were searched while embeddings arrived."""
-        return self.network is EmbeddingNetwork.RESNET34
+    def preparation(self, threads: int) -> Preparation | None:
+        """What begins while embeddings arrive, with so many `threads`; None where nothing can."""
+        if self.network is EmbeddingNetwork.CAMPPLUS:
+            return None
+        from .cluster.preparation import Preparation
+
+        return Preparation(self.plda, threads)
 
     def __call__(
         self,
@@ -48,11 +51,11 @@ class Clusterer:
         bounds: SpeakerBounds,
         framing: Framing,
         rows: Rows | None = None,
-        neighbours: Neighbours | None = None,
+        prepared: Prepared | None = None,
     ) -> Clustering:
         """Clusters of the local speakers: `classes` (C, 589) uint8, `embeddings` (C, 3, D), `duration` in seconds.
 
-        `rows` and `neighbours` are what was found early, see `early.Early`.
+        `rows` and `prepared` are what was found early, see `early.Early`.
         """
         rows = rows or Rows.of(classes, embeddings)
         if self.network is EmbeddingNetwork.CAMPPLUS:
@@ -62,4 +65,4 @@ class Clusterer:
             return campplus.cluster(rows, embeddings, duration, self.plda, bounds, framing, cut)
         from .cluster import community1
 
-        return community1.cluster(rows, embeddings, self.plda, bounds, neighbours)
+        return community1.cluster(rows, embeddings, self.plda, bounds, prepared)

@@ -1,7 +1,7 @@
 """Work of the clustering that need not wait for the last stretch, done in a thread while the others are analysed.
 
-Embeddings become rows of unit length, and once there are so many to learn from that neighbours are searched instead of
-all distances stored, each new one is searched as it arrives. What is found is the same as if it were done at the end.
+Embeddings become rows of unit length, and what a model's clustering can prepare is prepared as they arrive. What is
+found is the same as if it were done at the end.
 """
 
 from __future__ import annotations
@@ -15,39 +15,28 @@ import numpy as np
 
 from .analysis import StretchResult
 from .backend.blas import one_blas_thread
-from .cluster.ahc import MATRIX_LIMIT
-from .cluster.community1 import initial_training_set
 from .rows import Rows
 
 if TYPE_CHECKING:
-    from .cluster.neighbours import Neighbours
-
-# Points searched at once: a search among all that are there costs little more for a few new ones than for one.
-_AT_ONCE = 256
+    from .cluster.preparation import Preparation, Prepared
 
 
 @dataclass(frozen=True)
 class Early:
-    """`rows` of all stretches; `neighbours` among the embeddings to learn from, None where there are few."""
+    """`rows` of all stretches; `prepared` by the clustering, None where it prepares nothing or there was nothing."""
 
     rows: Rows
-    neighbours: Neighbours | None
+    prepared: Prepared | None = None
 
 
 class EarlyWork:
-    """Takes the results of stretches in their order; a context in which its thread lives.
+    """Takes the results of stretches in their order, also for `preparation`; a context in which its thread lives."""
 
-    `search` says whether neighbours are wanted; `threads` may look for them at once.
-    """
-
-    def __init__(self, search: bool, threads: int = 1) -> None:
-        self._search = search
-        self._threads = threads
+    def __init__(self, preparation: Preparation | None = None) -> None:
+        self._preparation = preparation
         self._parts: list[Rows] = []
         self._units: np.ndarray | None = None
         self._used = 0
-        self._waiting: list[np.ndarray] = []
-        self._neighbours: Neighbours | None = None
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="early")
         self._done: list[Future[None]] = []
 
@@ -74,23 +63,24 @@ class EarlyWork:
         self.wait()
         if self._units is None:
             return None
-        self._learn(0)
+        prepared = None
+        if self._preparation is not None:
+            with one_blas_thread():
+                prepared = self._preparation.finish()
         parts = self._parts
         speaks, alone, usable = (
             np.concatenate([getattr(part, name) for part in parts]) for name in ("speaks", "alone", "usable")
         )
-        return Early(Rows(speaks, alone, usable, self._units[: self._used]), self._neighbours)
+        return Early(Rows(speaks, alone, usable, self._units[: self._used]), prepared)
 
     def _one(self, result: StretchResult) -> None:
         rows = Rows.of(result.classes, result.embeddings)
         self._parts.append(Rows(rows.speaks, rows.alone, rows.usable, rows.units[:0]))
         self._keep(rows.units)
-        if self._search:
-            chosen = np.zeros(rows.usable.shape, dtype=bool)
-            train = initial_training_set(rows)
-            chosen[train.windows, train.locals_] = True
-            self._waiting.append(rows.units[chosen[rows.usable]])
-            self._learn(_AT_ONCE)
+        if self._preparation is not None:
+            # What is summed in which order must not depend on the machine's load.
+            with one_blas_thread():
+                self._preparation.add(rows, result.embeddings)
 
     def _keep(self, units: np.ndarray) -> None:
         """Append to all units, in room that doubles: copying must not wait for the end."""
@@ -103,20 +93,3 @@ class EarlyWork:
             self._units = room
         self._units[self._used : last] = units
         self._used = last
-
-    def _learn(self, least: int) -> None:
-        """Search among what is waiting, unless it is too little."""
-        number = sum(len(points) for points in self._waiting)
-        if number == 0 or number < least or (self._neighbours is None and number <= MATRIX_LIMIT):
-            return
-        points, self._waiting = np.concatenate(self._waiting), []
-        with one_blas_thread():
-            if self._neighbours is None:
-                from .cluster.neighbours import Neighbours
-                from .cluster.search import centroid_by_search
-
-                self._neighbours = Neighbours(points, self._threads)
-                # Loads the compiled code of what follows.
-                centroid_by_search(Neighbours(points[:3], threads=1))
-            else:
-                self._neighbours.add(points)

@@ -323,7 +323,7 @@ class Pipeline:
     ) -> Diarization:
         """The result of what `reader` delivers."""
         started = time.perf_counter()
-        with reader, EarlyWork(self._clusterer.searches, self.engine.spare_threads) as early:
+        with reader, EarlyWork(self._clusterer.preparation(self.engine.spare_threads)) as early:
             analysis = self._analyse(reader, early, progress, cancelled)
             warnings = tuple(reader.warnings)
         analysed = time.perf_counter()

@@ -8,8 +8,6 @@ comments below are in its order.
 
 from __future__ import annotations
 
-import os
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,34 +16,33 @@ from ..rows import Rows
 from ..types import Clustering, SpeakerBounds
 from .ahc import centroid_clusters
 from .assign import UNASSIGNED, assign_best, assign_constrained
+from .features import GrowingTerms
 from .kmeans import euclidean_kmeans
 from .plda import Plda, unit
 from .training import CLEAN_FRAMES, TrainingSet, shortage, training_set, widened
-from .vbx import Terms, vbx_of
+from .vbx import vbx_of
 
 if TYPE_CHECKING:
-    from .neighbours import Neighbours
+    from .preparation import Prepared
 
 AHC_CUT = 0.6
 FA = 0.07
 FB = 0.8
-# Fixed, so that products of matrices are the same whatever the number of threads.
-_BLOCK_ROWS = 512
 
 
 def cluster(
-    rows: Rows, embeddings: np.ndarray, plda: Plda, bounds: SpeakerBounds, neighbours: Neighbours | None = None
+    rows: Rows, embeddings: np.ndarray, plda: Plda, bounds: SpeakerBounds, prepared: Prepared | None = None
 ) -> Clustering:
     """Cluster of every local speaker of every window.
 
-    `embeddings` (C, 3, D) float32, NaN rows where there is none, and their `rows`. `neighbours`: those among the unit
-    embeddings of `initial_training_set`, where they have been searched; used up.
+    `embeddings` (C, 3, D) float32, NaN rows where there is none, and their `rows`. `prepared`: what was found
+    of the embeddings of `initial_training_set` as they came; used up.
 
     With fewer than two embeddings to learn from and no number asked for, everyone is one speaker. A number other than
     the automatic one is reached by k-means, from less clean embeddings if need be; a warning says where it is not.
     """
     train = initial_training_set(rows)
-    centroids = _automatic_centroids(train.take(embeddings), plda, neighbours)
+    centroids = _automatic_centroids(train.take(embeddings), plda, prepared)
     wanted = bounds.clamp(len(centroids))
     warnings: tuple[str, ...] = ()
     constrained = True
@@ -66,25 +63,18 @@ def initial_training_set(rows: Rows) -> TrainingSet:
     return training_set(rows.alone, rows.usable, CLEAN_FRAMES[0])
 
 
-def _automatic_centroids(train: np.ndarray, plda: Plda, neighbours: Neighbours | None = None) -> np.ndarray:
+def _automatic_centroids(train: np.ndarray, plda: Plda, prepared: Prepared | None = None) -> np.ndarray:
     """Centroids (K, D) of the speakers that VBx keeps; one row for fewer than two embeddings, NaN for none."""
     if len(train) < 2:
         return train if len(train) else np.full((1, train.shape[1]), np.nan)
-    blocks = [slice(first, first + _BLOCK_ROWS) for first in range(0, len(train), _BLOCK_ROWS)]
-    terms = Terms(np.empty((len(train), len(plda.phi))), np.empty(len(train)), plda.phi)
-
-    def fill(rows: slice) -> None:
-        part = Terms.of(plda.features(train[rows]), plda.phi)
-        terms.rho[rows], terms.G[rows] = part.rho, part.G
-
-    # Features and initial clusters do not need each other.
-    with ThreadPoolExecutor(min(len(os.sched_getaffinity(0)), len(blocks))) as pool:
-        filled = pool.map(fill, blocks)
-        # Initial clusters: unit embeddings, centroid linkage.
-        points = unit(train) if neighbours is None else neighbours
-        initial = centroid_clusters(points, AHC_CUT)
-        # Raises what went wrong in a block.
-        list(filled)
+    if prepared is None:
+        growing = GrowingTerms(plda)
+        growing.add(train)
+        terms, neighbours = growing.finish(), None
+    else:
+        terms, neighbours = prepared.terms, prepared.neighbours
+    # Initial clusters: unit embeddings, centroid linkage.
+    initial = centroid_clusters(unit(train) if neighbours is None else neighbours, AHC_CUT)
     found = vbx_of(terms, initial, FA, FB)
     # Mean of raw embeddings, weighted by responsibility.
     return (found.gamma.T @ train) / found.gamma.sum(axis=0)[:, None]

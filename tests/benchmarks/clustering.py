@@ -51,7 +51,7 @@ from diarize.voiceprints import voiceprints
 
 DIMENSION = 256
 PER_WINDOW = 5121 / 3591
-STRETCH = 256
+STRETCH = 320
 REPEAT = 300
 
 
@@ -100,9 +100,11 @@ def random_plda() -> Plda:
     return Plda(np.zeros(DIMENSION), lda, zeros, zeros, np.eye(rank), np.geomspace(20, 0.1, rank))
 
 
-def collected(classes: np.ndarray, embeddings: np.ndarray) -> tuple[Early, float]:
+def collected(classes: np.ndarray, embeddings: np.ndarray, clusterer: Clusterer) -> tuple[Early, float]:
     """What is prepared while stretches arrive, and the seconds that the last one leaves to wait for."""
-    with EarlyWork(search=True) as work:
+    # As on a GPU.
+    spare = max(1, len(os.sched_getaffinity(0)) // 4)
+    with EarlyWork(clusterer.preparation(spare)) as work:
         starts = range(0, len(classes), STRETCH)
         parts = [StretchResult(s, classes[s : s + STRETCH], embeddings[s : s + STRETCH], 0.0, 0.0) for s in starts]
         for part in parts[:-1]:
@@ -144,7 +146,7 @@ def one_round(clock: Clock, classes: np.ndarray, embeddings: np.ndarray, cluster
         return assemble(analysis, clusterer, framing, SpeakerBounds(), LabelOrder.FIRST_APPEARANCE, 0.0, False)
 
     late = clock("at the end", lambda: whole(None))
-    early, waited = collected(classes, embeddings)
+    early, waited = collected(classes, embeddings, clusterer)
     started = time.perf_counter()
     result = whole(early)
     clock.add("early", waited + time.perf_counter() - started)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import diarize.early as module
+import diarize.cluster.preparation as module
 from diarize.analysis import StretchResult
 from diarize.cluster import community1
 from diarize.cluster.plda import Plda
+from diarize.cluster.preparation import Preparation
+from diarize.cluster.vbx import Terms
 from diarize.early import Early, EarlyWork
 from diarize.framing import FRAMES_PER_WINDOW
 from diarize.rows import Rows
@@ -26,8 +28,8 @@ def recording(num_windows: int) -> tuple[np.ndarray, np.ndarray]:
     return classes, embeddings.astype(np.float32)
 
 
-def collected(classes: np.ndarray, embeddings: np.ndarray, size: int, search: bool) -> Early:
-    with EarlyWork(search) as early:
+def collected(classes: np.ndarray, embeddings: np.ndarray, size: int, preparation: Preparation | None = None) -> Early:
+    with EarlyWork(preparation) as early:
         for first in range(0, len(classes), size):
             part = slice(first, first + size)
             early.add(StretchResult(first, classes[part], embeddings[part], 0.0, 0.0))
@@ -45,37 +47,53 @@ def plda() -> Plda:
 @pytest.mark.parametrize("size", [1, 24, 500])
 def test_rows_are_those_of_the_whole(size: int) -> None:
     classes, embeddings = recording(130)
-    found, whole = collected(classes, embeddings, size, search=False).rows, Rows.of(classes, embeddings)
+    found, whole = collected(classes, embeddings, size).rows, Rows.of(classes, embeddings)
     for name in ("speaks", "alone", "usable", "units"):
         assert getattr(found, name).tobytes() == getattr(whole, name).tobytes()
 
 
-@pytest.mark.parametrize("size", [24, 200])
-def test_clusters_are_those_of_the_whole(size: int, plda: Plda, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("size", "threads"), [(24, 1), (200, 1), (200, 3)])
+def test_clusters_are_those_of_the_whole(size: int, threads: int, plda: Plda, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MATRIX_LIMIT", 100)
+    monkeypatch.setattr("diarize.cluster.neighbours._PAIRS_PER_THREAD", 1000)
     classes, embeddings = recording(700)
-    found = collected(classes, embeddings, size, search=True)
-    assert found.neighbours is not None
+    found = collected(classes, embeddings, size, Preparation(plda, threads))
+    assert found.prepared is not None
+    assert found.prepared.neighbours is not None
     train = community1.initial_training_set(found.rows).take(embeddings)
-    assert found.neighbours.points.tobytes() == community1.unit(train).tobytes()
-    early = community1.cluster(found.rows, embeddings, plda, SpeakerBounds(), found.neighbours)
+    assert len(train) > 512
+    assert found.prepared.neighbours.points.tobytes() == community1.unit(train).tobytes()
+    np.testing.assert_allclose(found.prepared.terms.rho, Terms.of(plda.features(train), plda.phi).rho, rtol=1e-12)
+    early = community1.cluster(found.rows, embeddings, plda, SpeakerBounds(), found.prepared)
     late = community1.cluster(found.rows, embeddings, plda, SpeakerBounds())
     assert len(set(late.labels.ravel())) > 2
     assert early.labels.tobytes() == late.labels.tobytes()
     assert early.centroids.tobytes() == late.centroids.tobytes()
 
 
-def test_few_embeddings_are_not_searched() -> None:
-    assert collected(*recording(50), 24, search=True).neighbours is None
+def test_few_embeddings_are_not_searched(plda: Plda) -> None:
+    classes, embeddings = recording(50)
+    found = collected(classes, embeddings, 24, Preparation(plda, 1))
+    assert found.prepared is not None
+    assert found.prepared.neighbours is None
+    early = community1.cluster(found.rows, embeddings, plda, SpeakerBounds(), found.prepared)
+    late = community1.cluster(found.rows, embeddings, plda, SpeakerBounds())
+    assert early.labels.tobytes() == late.labels.tobytes()
+    assert early.centroids.tobytes() == late.centroids.tobytes()
+
+
+def test_nothing_to_learn_from_is_not_prepared(plda: Plda) -> None:
+    classes, embeddings = recording(50)
+    assert collected(classes, np.full_like(embeddings, np.nan), 24, Preparation(plda, 1)).prepared is None
 
 
 def test_an_error_reaches_whoever_asks() -> None:
-    with EarlyWork(search=False) as early:
+    with EarlyWork() as early:
         early.add(StretchResult(0, np.zeros((2, 5), np.uint8), np.zeros((3, 3, 4), np.float32), 0.0, 0.0))
         with pytest.raises(ValueError, match="broadcast"):
             early.finish()
 
 
-def test_nothing_gives_nothing() -> None:
-    with EarlyWork(search=True) as early:
+def test_nothing_gives_nothing(plda: Plda) -> None:
+    with EarlyWork(Preparation(plda, 1)) as early:
         assert early.finish() is None
