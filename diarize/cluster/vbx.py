@@ -89,7 +89,7 @@ def vbx_of(terms: Terms, labels: np.ndarray, Fa: float, Fb: float, min_pi: float
             invL = 1.0 / (1.0 + Fa / Fb * counts[:, None] * Phi)
             alpha = Fa / Fb * invL * sums
             offset = Fa * -0.5 * ((invL + alpha**2) @ Phi) + np.log(pi + 1e-8)
-            weights = Fa * alpha.T
+            weights = Fa * alpha
             counts, sums, evidence = _sweep(rho, Fa * G, weights, offset, pool)
             pi = counts / counts.sum()
             # Eq. (25): evidence lower bound.
@@ -99,7 +99,7 @@ def vbx_of(terms: Terms, labels: np.ndarray, Fa: float, Fb: float, min_pi: float
     kept = np.flatnonzero(pi > min_pi)
     gamma = np.empty((len(rho), len(kept)))
     for rows in _blocks(len(rho)):
-        gamma[rows] = _responsibilities(rho[rows], weights, offset)[0][:, kept]
+        gamma[rows] = _responsibilities(rho[rows], weights, offset)[0][kept].T
     return VbxResult(kept, gamma, pi, np.array(elbo))
 
 
@@ -116,14 +116,17 @@ def _initial_statistics(rho: np.ndarray, labels: np.ndarray, num_speakers: int) 
 
 
 def _responsibilities(rho: np.ndarray, weights: np.ndarray, offset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """`gamma` (n, S) of the rows `rho` (n, R), and the log of their norms (n,); eqs. (19) and (23)."""
-    gamma = rho @ weights
-    gamma += offset
-    top = gamma.max(axis=1)
-    gamma -= top[:, None]
+    """`gamma` (S, n) of the rows `rho` (n, R), and the log of their norms (n,); eqs. (19) and (23).
+
+    `weights` (S, R), `offset` (S,). Speakers come first, as there are few: numpy is slow where the last axis is short.
+    """
+    gamma = weights @ rho.T
+    gamma += offset[:, None]
+    top = gamma.max(axis=0)
+    gamma -= top
     np.exp(gamma, out=gamma)
-    norm = gamma.sum(axis=1)
-    gamma /= norm[:, None]
+    norm = gamma.sum(axis=0)
+    gamma /= norm
     return gamma, top + np.log(norm)
 
 
@@ -138,7 +141,7 @@ def _sweep(
 
     def one(rows: slice) -> tuple[np.ndarray, np.ndarray, float]:
         gamma, log_norm = _responsibilities(rho[rows], weights, offset)
-        return gamma.sum(axis=0), gamma.T @ rho[rows], float((log_norm + scaled_G[rows]).sum())
+        return gamma.sum(axis=1), gamma @ rho[rows], float((log_norm + scaled_G[rows]).sum())
 
     counts = np.zeros(len(offset))
     sums = np.zeros((len(offset), rho.shape[1]))
