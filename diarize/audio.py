@@ -224,9 +224,11 @@ class AudioReader:
         if self._channel is not None:
             return np.array(raw[:, self._channel - 1])
         mono = np.array(raw[:, 0])
-        for index in range(1, self.channels):
-            mono += raw[:, index]
-        mono /= np.float32(self.channels)
+        # What is beyond the range is found by `_check`.
+        with np.errstate(over="ignore", invalid="ignore"):
+            for index in range(1, self.channels):
+                mono += raw[:, index]
+            mono /= np.float32(self.channels)
         return mono
 
     def _check(self, mono: np.ndarray, done: int) -> None:
@@ -275,7 +277,9 @@ class _ArrayDecoder:
         """Yields (num_samples, channels) float32."""
         for start in range(0, len(self._samples), 65_536):
             block = self._samples[start : start + 65_536]
-            yield (block if self._scale is None else block * self._scale).astype(np.float32)
+            with np.errstate(over="ignore"):
+                floats = (block if self._scale is None else block * self._scale).astype(np.float32)
+            yield floats
 
     def close(self) -> None:
         """Nothing to release."""

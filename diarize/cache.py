@@ -36,17 +36,25 @@ _KEPT = 2
 def njit(**options: Any) -> Any:
     """numba's `njit` with these options; imports numba when called.
 
-    With `cache` the compiled code is kept in `compiled_folder` of the function's file, if there is room.
+    With `cache` the compiled code is kept in `compiled_folder` of the function's file, if there is one and room in it.
     """
     from numba import njit as numba_njit
     from numba.core.caching import CacheImpl
 
     if _Locator not in CacheImpl._locator_classes:
         CacheImpl._locator_classes = [_Locator, *CacheImpl._locator_classes]
-    decorate = numba_njit(**options)
 
     def compiled(function: Callable[..., Any]) -> Any:
-        dispatcher = decorate(function)
+        own = dict(options)
+        file = Path(os.path.abspath(function.__code__.co_filename))
+        if own.get("cache") and _is_ours(file):
+            try:
+                compiled_folder(file)
+            except OSError as error:
+                # Without a folder of ours numba would choose one, and know less of what makes code stale.
+                own["cache"] = False
+                _say_once(str(error))
+        dispatcher = numba_njit(**own)(function)
         _never_fail(dispatcher._cache)
         return dispatcher
 
@@ -74,7 +82,8 @@ def _say_once(reason: str) -> None:
 def compiled_folder(file: Path) -> Path:
     """The folder in which the code compiled from `file`, a module of this package, is kept; it can be written.
 
-    NUMBA_CACHE_DIR comes first, then the package, the user's cache folder (XDG), and a temporary folder.
+    NUMBA_CACHE_DIR comes first, then the package, the user's cache folder (XDG), and a temporary folder. A
+    NUMBA_CACHE_DIR that cannot be written is passed over with a warning.
 
     Raises
     ------
@@ -109,14 +118,7 @@ class _Locator:
     def from_function(cls, py_func: Any, py_file: str) -> _Locator | None:
         """The locator of a function, None for those that are not in files of this package."""
         file = Path(os.path.abspath(py_file))
-        # A package in a zip archive has no files.
-        if PACKAGE not in file.parents or not file.is_file():
-            return None
-        try:
-            return cls(compiled_folder(file), py_file, py_func.__code__.co_firstlineno)
-        except OSError as error:
-            logger.debug("numba chooses where to keep what is compiled from %s: %s", py_file, error)
-            return None
+        return cls(compiled_folder(file), py_file, py_func.__code__.co_firstlineno) if _is_ours(file) else None
 
     def ensure_cache_path(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -131,6 +133,11 @@ class _Locator:
         return str(self._line)
 
 
+def _is_ours(file: Path) -> bool:
+    """Whether `file` is a module of this package; in a zip archive there are none."""
+    return PACKAGE in file.parents and file.is_file()
+
+
 @cache
 def _folder(name: str, home: Path, chosen: str) -> Path:
     """The folder for the sources `name` in `home`, made if need be; `chosen` is NUMBA_CACHE_DIR or empty."""
@@ -138,7 +145,10 @@ def _folder(name: str, home: Path, chosen: str) -> Path:
     # Installations elsewhere have other versions, whose folders are theirs to remove.
     place = f"diarize-{hashlib.sha256(str(home).encode()).hexdigest()[:16]}"
     if chosen:
-        return _made(Path(chosen) / place, name, own)
+        try:
+            return _made(Path(chosen) / place, name, own)
+        except OSError as error:
+            _pass_over(chosen, str(error))
     user = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
     # Without a home folder the tilde stays.
     others = [user / "diarize" / "compiled" / place] if user.is_absolute() else []
@@ -148,6 +158,11 @@ def _folder(name: str, home: Path, chosen: str) -> Path:
         except OSError:
             continue
     return _made(_temporary_folder() / place, name, own)
+
+
+@cache
+def _pass_over(chosen: str, reason: str) -> None:
+    logger.warning("NUMBA_CACHE_DIR is %s, which cannot be used (%s): compiled code is kept elsewhere", chosen, reason)
 
 
 def _made(parent: Path, name: str, own: str) -> Path:

@@ -22,7 +22,7 @@ import numpy as np
 from .activity import embedding_masks
 from .analysis import Embedder, Segmenter, StretchResult
 from .backend.cuda_driver import OutOfMemoryError
-from .backend.cuda_networks import MAIN_EMBEDDING
+from .backend.cuda_networks import MAIN_EMBEDDING, MAIN_SEGMENTATION
 from .cuda_embeddings import EmbeddingLane, SlotEmbedding, embed_frames, embed_grid, embed_slots
 from .errors import BackendError
 from .hardware import Device
@@ -47,7 +47,7 @@ RECORDINGS = 6
 """Recordings in work at once: while some are on the GPU, others are decoded or clustered."""
 # Windows a stretch: enough for the recurrent layers, which run 8 windows a multiprocessor, and for five minutes in one
 # piece. Windows a batch of ResNet34: no faster above 32 on an H200.
-STRETCH_WINDOWS = 320
+STRETCH_WINDOWS = MAIN_SEGMENTATION
 FIRST_WINDOWS = 64
 BATCH_WINDOWS = MAIN_EMBEDDING
 # Part of the free memory that the lanes may take, and what they need for each window of their batches.

@@ -102,8 +102,9 @@ class SndfileDecoder:
         try:
             self._skipped = int(self._sound.seek(min(frames, self._sound.frames)))
         except soundfile.LibsndfileError:
-            # A damaged file is decoded from its beginning, as far as that goes.
-            self._sound.seek(0)
+            # Past the end, or damaged: decoded from its beginning, as far as that goes, since it cannot go back either.
+            self._sound.close()
+            self._sound = self._open(self._path, self._size)
         return self._skipped
 
     def blocks(self) -> Iterator[np.ndarray]:
@@ -202,9 +203,10 @@ class SndfileDecoder:
             raise AudioError(f"{self._name}: nothing{promised} could be decoded; copy or record it again")
         at = decoded / self.sample_rate
         if expected is not None and expected - decoded > _TOLERANCE_SECONDS * self.sample_rate:
-            self.warnings.append(
-                f"the audio ends early: the header says {expected / self.sample_rate:.1f} s, {at:.1f} s decoded"
-            )
+            early = f"the audio ends early: the header says {expected / self.sample_rate:.1f} s, {at:.1f} s decoded"
+            # libsndfile passes over pages of Ogg that are damaged and does not say where.
+            inside = "; if a piece is missing within, later times are early" if self._sound.format == "OGG" else ""
+            self.warnings.append(early + inside)
         elif failed:
             self.warnings.append(f"decoding stopped at {at:.1f} s because the file is damaged there")
 

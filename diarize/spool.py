@@ -1,7 +1,7 @@
 """Recordings that cannot be read twice or jumped about in, copied to a temporary file: pipes, standard input, streams.
 
 Decoders look at a file's end before its beginning and the channels of a call are read one after another, so that what
-comes through a pipe must lie somewhere. The copy is removed when its context ends.
+comes through a pipe must lie somewhere. The copy goes with the process that made it, however that ends.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import numpy as np
 
 from .errors import AudioError, OptionError
 
+_DESCRIPTORS = "/proc/self/fd"
 STDIN = "-"
 STDIN_NAME = "standard input"
 
@@ -112,7 +113,9 @@ def _open_pipe(path: str) -> BinaryIO:
 @contextmanager
 def _copy(stream: BinaryIO, name: str) -> Iterator[str]:
     """Path of a temporary file with the rest of `stream`."""
-    with tempfile.NamedTemporaryFile(prefix="diarize-") as file:
+    # Without a name in the folder it cannot be left behind by a process that is killed.
+    nameless = os.path.isdir(_DESCRIPTORS)
+    with tempfile.TemporaryFile() if nameless else tempfile.NamedTemporaryFile(prefix="diarize-") as file:
         try:
             shutil.copyfileobj(stream, file, 1 << 20)
             file.flush()
@@ -123,4 +126,4 @@ def _copy(stream: BinaryIO, name: str) -> Iterator[str]:
             raise AudioError(
                 f"{name}: cannot be copied to {tempfile.gettempdir()} ({reason}); TMPDIR names another folder"
             ) from error
-        yield file.name
+        yield f"{_DESCRIPTORS}/{file.fileno()}" if nameless else file.name

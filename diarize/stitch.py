@@ -58,7 +58,7 @@ def stitch(
     loudest of a frame still gets the frames where its own vote is highest.
     """
     if bounds.maximum is not None:
-        count = np.minimum(count, bounds.maximum)
+        count = np.minimum(count, min(bounds.maximum, np.iinfo(count.dtype).max))
     votes = cluster_votes(classes, clustering.labels, framing, _num_columns(count, len(clustering.centroids)))
     frames = loudest(votes, count)
     single = loudest(votes, np.minimum(count, 1))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..layers import Layer
 
 GATHER = FILTERBANK_KERNELS["gather"]
-MAIN_SEGMENTATION, MAIN_EMBEDDING = 256, 64
+MAIN_SEGMENTATION, MAIN_EMBEDDING = 320, 64
 """Windows of the batches that most of a long recording comes in."""
 STEM = "conv1"
 """The first convolution; it has no kernel that reads float32 weights and writes float16 activations."""

@@ -22,10 +22,13 @@ from diarize.recipe_parse import read
 from diarize.registry import LAYERS, candidates
 from diarize.tuner import validate as whole
 from diarize.tuner.log import parse, replay
+from diarize.tuner.run import OWN
 from diarize.tuner.site import Failure, FailureKind, Verified
 from diarize.types import Turn
 
 from .conftest import Finished
+
+MAIN = OWN["pyannet"]
 
 Tune = Callable[..., Finished]
 BATCHES = (1, 4, 8, 16, 32)
@@ -70,7 +73,7 @@ def test_a_whole_tuning_is_written_and_read_back(tune: Tune, bench: FakeBench, t
         layer.id for layer in LAYERS.values() if layer.network != "resnet34"
     }
     own = {entry.batch for entry in recipe.entries if entry.layer == "pyannet.lstm"}
-    assert own == {*BATCHES, 256}
+    assert own == {*BATCHES, MAIN}
     assert {entry.batch for entry in recipe.entries if entry.layer == "campplus.tdnn"} == {*BATCHES, 64}
     # The last one of the registry is the fastest here; only candidates with evidence may win.
     best = [c for c in candidates("pyannet.lstm") if c.evidence][-1]
@@ -84,12 +87,12 @@ def test_a_whole_tuning_is_written_and_read_back(tune: Tune, bench: FakeBench, t
 def test_the_table_has_winners_runners_up_and_speed(tune: Tune, bench: FakeBench) -> None:
     lines = tune("--dry-run", "--layers", "pyannet.lstm,pyannet.dense").out.splitlines()
     assert lines[0].split() == ["layer", "batch", "candidate", "us", "TFLOP/s", "error", "failure"]
-    own = [line.split() for line in lines if line.startswith("pyannet.lstm ") and line.split()[1] == "256"]
+    own = [line.split() for line in lines if line.startswith("pyannet.lstm ") and line.split()[1] == str(MAIN)]
     split = [c for c in candidates("pyannet.lstm") if c.precision == "split"]
     assert [row[2] for row in own] == [c.name for c in split]
     assert [row[3] for row in own if row[3] in "*+"] == ["+", "*"]
     median = float(own[-1][4])
-    assert float(own[-1][5]) == pytest.approx(LAYERS["pyannet.lstm"].flops * 256 / median / 1e6, abs=0.05)
+    assert float(own[-1][5]) == pytest.approx(LAYERS["pyannet.lstm"].flops * MAIN / median / 1e6, abs=0.05)
     # At the other batch sizes only the winner.
     assert [line.split()[3] for line in lines if line.startswith("pyannet.lstm ") and " 8 " in line] == ["*"]
     assert any(line.startswith("pyannet lstm split: ") for line in lines)
@@ -173,18 +176,18 @@ def test_a_wrong_candidate_is_never_timed(tune: Tune, bench: FakeBench, tmp_path
     best = [c for c in candidates("pyannet.lstm") if c.evidence][-1]
 
     def verdict(candidate: Candidate, batch: int) -> Verified | Failure:
-        if candidate == best and batch in (256, 8):
+        if candidate == best and batch in (MAIN, 8):
             return Failure(FailureKind.WRONG, "it differs from float32 by 0.5")
         return plain_verdict(candidate, batch)
 
     bench.verdict = verdict
     done = tune()
     assert done.code == 0
-    assert ("pyannet.lstm", best.name, 256) not in bench.timer.timed
+    assert ("pyannet.lstm", best.name, MAIN) not in bench.timer.timed
     assert ("pyannet.lstm", best.name, 8) not in bench.timer.timed
-    row = next(line for line in done.out.splitlines() if best.name in line and " 256 " in line)
+    row = next(line for line in done.out.splitlines() if best.name in line and f" {MAIN} " in line)
     assert row.split()[-1] == "wrong"
-    assert best.name not in {e.candidate for e in read(tune_file(tmp_path)).entries if e.batch == 256}
+    assert best.name not in {e.candidate for e in read(tune_file(tmp_path)).entries if e.batch == MAIN}
 
 
 def test_choices_of_other_batch_sizes_keep_the_bytes(tune: Tune, bench: FakeBench, tmp_path: Path) -> None:
@@ -195,7 +198,7 @@ def test_choices_of_other_batch_sizes_keep_the_bytes(tune: Tune, bench: FakeBenc
 
     def cost(candidate: Candidate, batch: int) -> float:
         # The one with other bytes is slow in large batches only.
-        return plain_cost(candidate, batch) * (9 if batch == 256 and candidate == split[-1] else 1)
+        return plain_cost(candidate, batch) * (9 if batch == MAIN and candidate == split[-1] else 1)
 
     bench.verdict, bench.timer.cost = verdict, cost
     tune("--layers", "pyannet.lstm")
@@ -211,7 +214,9 @@ def test_what_does_not_compile_or_fit_is_a_failure(tune: Tune, bench: FakeBench,
     own = [t for t in content["trials"] if t["layer"] == "pyannet.lstm"]
     failures = {(t["candidate"], t["batch"]): t["failure"]["kind"] for t in own if t["failure"]}
     assert failures[best.name, 16] == "does not compile"
-    assert {kind for (name, batch), kind in failures.items() if batch == 256 and name != best.name} == {"out of memory"}
+    assert {kind for (name, batch), kind in failures.items() if batch == MAIN and name != best.name} == {
+        "out of memory"
+    }
     # The largest batch size that fits decides instead of the pipeline's own.
     assert {e.batch for e in read(tune_file(tmp_path)).entries if e.layer == "pyannet.lstm"} == set(BATCHES)
 

@@ -98,3 +98,24 @@ def test_resampling_starts_at_the_part(samples: np.ndarray, tmp_path: Path) -> N
 def test_bounds_that_make_no_part_are_refused(start: float, end: float | None) -> None:
     with pytest.raises(OptionError, match="it must be a number of seconds"):
         check_part(start, end)
+
+
+@pytest.mark.parametrize("start", [SECONDS, SECONDS + 70])
+def test_a_flac_that_ends_before_the_part(samples: np.ndarray, tmp_path: Path, start: int) -> None:
+    path = tmp_path / "a.flac"
+    soundfile.write(path, samples, RATE)
+    with pytest.raises(AudioError, match=f"start is {start} s; the recording ends before"):
+        collect(open_audio(path, start=float(start)))
+
+
+def test_a_part_behind_damage(samples: np.ndarray, tmp_path: Path) -> None:
+    path = tmp_path / "a.flac"
+    soundfile.write(path, samples, RATE)
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 3000] = bytes(3000)
+    path.write_bytes(content)
+    whole = collect(open_audio(path)).samples
+    for start in np.arange(12.0, 13.2, 0.1):
+        part = collect(open_audio(path, start=float(start))).samples
+        np.testing.assert_array_equal(part, whole[round(start * RATE) :])

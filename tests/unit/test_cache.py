@@ -210,6 +210,36 @@ def test_a_full_disk_leaves_the_result(package: Path) -> None:
     assert run(package) == (31, 1)
 
 
+def test_a_named_folder_that_cannot_be_used_is_passed_over(package: Path) -> None:
+    def run_named() -> tuple[list[int], str]:
+        command = [sys.executable, "-c", RUN]
+        environment = {**os.environ, "NUMBA_CACHE_DIR": "/proc/nowhere"}
+        done = subprocess.run(command, capture_output=True, text=True, cwd=package.parent, check=False, env=environment)
+        return json.loads(done.stdout), done.stderr
+
+    assert run_named()[0] == [31, 1]
+    again, warned = run_named()
+    assert again == [31, 0]
+    assert warned.count("NUMBA_CACHE_DIR is /proc/nowhere, which cannot be used (") == 1
+    write_helper(package, 20)
+    assert run_named()[0] == [61, 1]
+
+
+def test_without_any_folder_nothing_is_kept(package: Path, tmp_path: Path) -> None:
+    code = (
+        "from diarize import cache\n"
+        "def refuse(*where): raise PermissionError('nothing can be written')\n"
+        "cache._made = refuse\n"
+    )
+    command = [sys.executable, "-c", code + RUN]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    for _ in range(2):
+        done = subprocess.run(command, capture_output=True, text=True, cwd=package.parent, check=False, env=environment)
+        assert (done.returncode, json.loads(done.stdout)) == (0, [31, 1]), done.stderr
+        assert done.stderr.count("compiled code is not kept: nothing can be written") == 1
+    assert not list(package.rglob("*.nb[ic]"))
+
+
 def test_functions_of_others_are_left_to_numba() -> None:
     assert cache._Locator.from_function(json.dumps, json.__file__) is None
 

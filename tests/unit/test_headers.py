@@ -189,6 +189,21 @@ def test_truncated_lossy_files_give_what_is_there(tmp_path, name, kind):
     assert 4 < load(save(tmp_path, content[: len(content) // 2], name)).duration < 7
 
 
+def test_an_ogg_with_a_hole_says_that_times_may_be_early(tmp_path):
+    path = tmp_path / "a.ogg"
+    soundfile.write(path, noise(30), RATE, format="OGG", subtype="VORBIS")
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 3000] = bytes(3000)
+    result = load(save(tmp_path, bytes(content), "a.ogg"))
+    assert result.duration < 29.9
+    (warning,) = result.warnings
+    assert warning == (
+        f"the audio ends early: the header says 30.0 s, {result.duration:.1f} s decoded; "
+        "if a piece is missing within, later times are early"
+    )
+
+
 def test_truncated_mp3_says_so_once_and_nothing_on_standard_error(tmp_path, capfd):
     content = mp3(ticks(44_100), 44_100)
     result = load(save(tmp_path, content[: round(len(content) * 0.7)], "a.mp3"))

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from diarize import spool
 from diarize.errors import AudioError, OptionError
 from diarize.spool import seekable, stem
 
@@ -50,8 +51,19 @@ def test_standard_input_is_copied(monkeypatch: pytest.MonkeyPatch, scratch: Path
     with seekable("-") as found:
         assert found.name == "standard input"
         assert isinstance(found.source, str)
+        assert os.readlink(found.source).startswith(str(scratch))
+        # A process that is killed leaves nothing.
+        assert os.listdir(scratch) == []
+        for _ in range(2):
+            assert Path(found.source).read_bytes() == b"abc" * 1_000_000
+
+
+def test_without_a_folder_of_descriptors_the_copy_has_a_name(monkeypatch: pytest.MonkeyPatch, scratch: Path) -> None:
+    monkeypatch.setattr(spool, "_DESCRIPTORS", str(scratch / "absent"))
+    with seekable(io.BytesIO(b"abc")) as found:
+        assert isinstance(found.source, str)
         assert Path(found.source).parent == scratch
-        assert Path(found.source).read_bytes() == b"abc" * 1_000_000
+        assert Path(found.source).read_bytes() == b"abc"
     assert os.listdir(scratch) == []
 
 

@@ -111,6 +111,14 @@ def test_open_turn_ends_at_the_last_frame_and_a_lone_last_frame_is_no_turn() -> 
     assert stitch(classes, clustering(np.array([[0, -2, -2]]), 1), count, framing).turns == ()
 
 
+@pytest.mark.parametrize("maximum", [255, 256, 10**20])
+def test_a_maximum_beyond_any_frame_changes_nothing(maximum: int) -> None:
+    windows = one_window([(10, 50, 4)])
+    plain = stitch_window(windows, [0, 1, -2], 1)
+    assert stitch_window(windows, [0, 1, -2], 1, bounds=SpeakerBounds.of(maximum=maximum)).turns == plain.turns
+    assert plain.turns
+
+
 def test_maximum_bounds_every_frame() -> None:
     result = stitch_window(one_window([(10, 50, 4)]), [0, -2, -2], 1, bounds=SpeakerBounds.of(maximum=1))
     assert result.speakers == ("SPEAKER_00",)

@@ -11,7 +11,7 @@ from diarize.candidates import SEPARATE, Candidate
 from diarize.errors import OptionError
 from diarize.registry import LAYERS, candidates
 from diarize.tuner.log import Session
-from diarize.tuner.run import in_order, tune
+from diarize.tuner.run import OWN, in_order, tune
 from diarize.tuner.search import Outcome
 from diarize.tuner.site import Failure, FailureKind, Verified
 from diarize.tuner.wish import wish_for
@@ -104,7 +104,7 @@ def test_progress_is_heard() -> None:
     heard: list[tuple[int, int, str]] = []
     wish = wish_for("resnet34", (9, 0), ["fbank.mean"])
     tune(FakeBench(), wish, Session(wish.rules), None, lambda done, total, what: heard.append((done, total, what)))
-    assert heard[0] == (0, 6, "fbank.mean, 256 windows")
+    assert heard[0] == (0, 6, f"fbank.mean, {OWN['fbank']} windows")
     assert heard[-1] == (6, 6, "")
     assert "fbank.mean, 1 window" in [what for _, _, what in heard]
 

@@ -203,7 +203,7 @@ def test_a_session_on_an_h200_is_replayed() -> None:
     block = outcome.decisions["resnet34.layer1.block"]
     assert block[64].candidate.name == "block32_g3"
     for layer, by_batch in outcome.decisions.items():
-        own = by_batch[OWN[layer.partition(".")[0]]]
+        own = by_batch[session.rules.own[layer.partition(".")[0]]]
         assert {decision.trial.digest for decision in by_batch.values()} == {own.trial.digest}
         for batch, decision in by_batch.items():
             rivals = [
