@@ -15,6 +15,8 @@ from ._inputs import STDIN
 from ._output import check_stdout, write_stdout
 
 FIELDS = ("{parent}", "{stem}", "{suffix}")
+# A word in braces is meant as a field, also one that there is not.
+_LIKE_FIELD = re.compile(r"(?<!\{)\{[a-z_]+\}")
 _FIELD = re.compile(r"\{\{|\}\}|\{[^{}]*\}|[{}]")
 
 
@@ -110,7 +112,7 @@ def told_apart(first: str, second: str, template: str = "") -> str:
 
 def has_fields(output: str) -> bool:
     """Whether `-o` is a template rather than a name."""
-    return output != "-" and any(name in output for name in FIELDS)
+    return output != "-" and (any(name in output for name in FIELDS) or _LIKE_FIELD.search(output) is not None)
 
 
 def _target(output: str, audio: Sequence[str], formats: Sequence[Format]) -> Destination:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 
 def tune(
     device: Annotated[
-        int, typer.Option(metavar="N", min=0, help="The GPU's number, as diarize devices prints it.")
-    ] = 0,
+        str, typer.Option(metavar="cuda[:N]", help="The GPU, as diarize devices names it; its number N will do.")
+    ] = "cuda",
     output: Annotated[
         Path | None,
         typer.Option(
@@ -101,6 +102,7 @@ def tune(
         start_logging(verbosity)
         check_stdout("open it")
         _options.check_model(model)
+        number = _number(device)
         wanted, precisions = split_names(layers, "--layers"), split_names(precision, "--precision")
         from ..audio import open_audio
         from ..tuner.validate import examples
@@ -111,7 +113,7 @@ def tune(
         for example in recordings:
             with open_audio(example.path):
                 pass
-        gpu = _gpu(device)
+        gpu = _gpu(number)
         job = _Job(gpu, model, wanted, precisions, recordings, output, log, verbosity)
         if not dry_run and not force and job.keeps():
             if json_:
@@ -298,6 +300,20 @@ def _gpu(index: int) -> Device:
     if reason:
         raise BackendError(f"there is nothing to tune: {reason}; see diarize devices")
     return found.gpus[index]
+
+
+def _number(device: str) -> int:
+    """The number of the GPU that `--device` names.
+
+    Raises
+    ------
+    OptionError
+        It names none.
+    """
+    found = re.fullmatch(r"cuda|(?:cuda:)?(\d+)", device)
+    if found is None:
+        raise OptionError(f"device is {device!r}; allowed are cuda, cuda:N and N (N = GPU number from 0)")
+    return int(found[1] or 0)
 
 
 def split_names(values: list[str] | None, option: str) -> list[str]:

@@ -11,7 +11,6 @@ Delay of codecs: mp3 (with the tag that encoders write), ogg, opus, m4a and webm
 
 from __future__ import annotations
 
-import math
 import os
 import stat
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ from .content import why_refused
 from .errors import AudioError, OptionError
 from .framing import SAMPLE_RATE
 from .sndfile import BLOCK_SECONDS, SndfileDecoder
+from .values import seconds, whole_number
 
 # Samples beyond this are damage: the largest that 32-bit integers kept as floats can reach.
 _LARGEST_SAMPLE = 2.0**31
@@ -296,7 +296,12 @@ def from_array(
     ------
     AudioError
         Another shape or dtype, no channels, more channels than samples (transposed), or a rate out of range.
+    OptionError
+        The rate is no whole number.
     """
+    rate = whole_number("sample_rate", sample_rate)
+    if not _SLOWEST_RATE <= rate <= _FASTEST_RATE:
+        raise AudioError(f"array: sample_rate is {rate} Hz; allowed are {_SLOWEST_RATE} to {_FASTEST_RATE}")
     array = np.asarray(samples)
     if array.dtype not in (np.float32, np.float64, np.int16, np.int32):
         raise AudioError(f"array: dtype is {array.dtype}; give float32, float64, int16 or int32")
@@ -305,7 +310,7 @@ def from_array(
     if array.ndim == 2 and not (1 <= array.shape[1] <= max(len(array), 1)):
         raise AudioError(f"array: shape is {array.shape}; give (num_samples, channels), transposed if need be")
     columns = array[:, np.newaxis] if array.ndim == 1 else array
-    return AudioReader(_ArrayDecoder(columns, int(sample_rate)), "", channel, start, end)
+    return AudioReader(_ArrayDecoder(columns, rate), "", channel, start, end)
 
 
 def open_audio(
@@ -357,9 +362,9 @@ def check_part(start: float, end: float | None) -> None:
     OptionError
         They do not.
     """
-    if not (math.isfinite(start) and start >= 0):
+    if seconds("start", start) < 0:
         raise OptionError(f"start is {start:g}; it must be a number of seconds, 0 or more")
-    if end is not None and not (math.isfinite(end) and end > start):
+    if end is not None and not seconds("end", end) > start:
         raise OptionError(f"end is {end:g}; it must be a number of seconds above start, {start:g}")
 
 

@@ -15,14 +15,16 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import audio
 from .backend.blas import one_blas_thread
+from .backend.select import check_device_name
 from .errors import DiarizeError, OptionError
 from .spool import STDIN, STDIN_NAME, is_pipe
 from .switching import quick_switching
 from .types import Diarization
+from .values import whole_number
 
 if TYPE_CHECKING:
     from .pipeline import Pipeline, Setup
@@ -33,8 +35,19 @@ Recording = str | os.PathLike[str]
 Report = Callable[[Recording, str, float, float | None], None]
 """Progress of one recording: its path, the stage, the seconds of audio done and those in all (None if unknown)."""
 
+
+class _CallerError(BaseException):
+    """What a callback of the caller raised: no recording's fault."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 # A thread that feeds a GPU must not wait for one that counts.
 _SWITCH_SECONDS = 5e-4
+Given = TypeVar("Given")
+
 # Bytes a second of audio where only the size of a file is known: speech in a lossy format.
 _TYPICAL_BYTES = 16_000
 
@@ -77,17 +90,34 @@ def run_here(
         `cancelled` returned true.
     OptionError
         An option is wrong, which every recording would say.
+    Exception
+        What `report` or `cancelled` raised.
     """
-    if pipeline.engine.recordings > 1 and len(paths) > 1:
-        yield from _side_by_side(pipeline, paths, options, report, cancelled)
-        return
-    for position, path in enumerate(paths):
 
-        def show(stage: str, done: float, total: float | None, path: Recording = path) -> None:
-            if report is not None:
-                report(path, stage, done, total)
+    def asked() -> bool:
+        return cancelled is not None and _of_caller(cancelled)
 
-        yield attempt(pipeline, path, position, {**options, "progress": show, "cancelled": cancelled})
+    try:
+        if pipeline.engine.recordings > 1 and len(paths) > 1:
+            yield from _side_by_side(pipeline, paths, options, report, asked)
+            return
+        for position, path in enumerate(paths):
+
+            def show(stage: str, done: float, total: float | None, path: Recording = path) -> None:
+                if report is not None:
+                    _of_caller(lambda: report(path, stage, done, total))
+
+            yield attempt(pipeline, path, position, {**options, "progress": show, "cancelled": asked})
+    except _CallerError as fault:
+        raise fault.error from None
+
+
+def _of_caller(callback: Callable[[], Given]) -> Given:
+    """What the caller's `callback` gives; what it raises ends the whole iteration."""
+    try:
+        return callback()
+    except Exception as error:
+        raise _CallerError(error) from error
 
 
 def _side_by_side(
@@ -95,7 +125,7 @@ def _side_by_side(
     paths: Sequence[Recording],
     options: dict[str, Any],
     report: Report | None,
-    cancelled: Callable[[], bool] | None,
+    cancelled: Callable[[], bool],
 ) -> Generator[Outcome, None, None]:
     """As `run_here`, with as many recordings at once as the engine serves, so that it need not wait for any of them."""
     count = pipeline.engine.recordings
@@ -104,7 +134,7 @@ def _side_by_side(
     left = threading.Event()
 
     def stop() -> bool:
-        return left.is_set() or (cancelled is not None and cancelled())
+        return left.is_set() or cancelled()
 
     def one(position: int, path: Recording) -> Outcome:
         def show(stage: str, done: float, total: float | None) -> None:
@@ -193,12 +223,14 @@ def share_out(setup: Setup, jobs: int, devices: Sequence[str]) -> list[Setup]:
     Raises
     ------
     OptionError
-        `jobs` is below one, or both say how many workers there are.
+        `jobs` is below one, both say how many workers there are, or a device's name is none.
     """
-    if jobs < 1:
+    if whole_number("jobs", jobs) < 1:
         raise OptionError(f"jobs is {jobs}; it must be at least 1")
     if devices and jobs > 1:
         raise OptionError(f"jobs {jobs} and devices {','.join(devices)} both set the number of workers; give one")
+    for name in devices:
+        check_device_name(name)
     names = list(devices) or [setup.device] * jobs
     whole, rest = divmod(setup.threads or len(os.sched_getaffinity(0)), len(names))
     return [replace(setup, device=name, threads=max(1, whole + (index < rest))) for index, name in enumerate(names)]

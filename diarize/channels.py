@@ -12,6 +12,7 @@ import numpy as np
 
 from .errors import OptionError
 from .types import Diarization, Turn, WindowEmbeddings
+from .values import whole_number
 
 MIX = "mix"
 SPLIT = "split"
@@ -35,8 +36,8 @@ def parse_channel(value: Channel) -> int | str | None:
     if value == SPLIT:
         return SPLIT
     try:
-        number = int(value)
-    except ValueError:
+        number = int(value) if isinstance(value, str) else whole_number("channel", value)
+    except (ValueError, OptionError):
         number = 0
     if number < 1:
         raise OptionError(f"channel is {value!r}; allowed are a number from 1, {MIX} and {SPLIT}")

@@ -1,4 +1,4 @@
-"""What the header of a WAV, FLAC, mp3 or Ogg file claims, and a view of the file whose header tells the truth.
+"""What the header of a WAV, AIFF, FLAC, mp3 or Ogg file claims, and a view of the file whose header tells the truth.
 
 Recorders that were cut off, pipes and tools that wrap at 4 GiB leave lengths in the header that do not fit the
 file. libsndfile believes a length that is too small. Nothing is decoded here: the header is read, compared with
@@ -7,7 +7,7 @@ the size of the file, and where needed replaced by one under which a decoder rea
 References
 ----------
 Microsoft and IBM, "Multimedia Programming Interface and Data Specifications 1.0" (1991), RIFF and WAVE.
-EBU Tech 3306, "RF64: An extended file format for audio" (2009). RFC 9639, FLAC, section 8.2 (STREAMINFO).
+Apple, "Audio Interchange File Format: AIFF" 1.3 (1989), the common chunk. EBU Tech 3306, "RF64: An extended file format for audio" (2009). RFC 9639, FLAC, section 8.2 (STREAMINFO).
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ def read_claim(file: BinaryIO, size: int) -> Claim:
     start = file.read(64)
     if start[:4] in (b"RIFF", b"RF64") and b"WAVE".startswith(start[8:12]):
         return _wav_claim(file, size)
+    if start[:4] == b"FORM" and start[8:12] in (b"AIFF", b"AIFC"):
+        return _aiff_claim(file)
     if start[:4] == b"fLaC":
         # The marker, then STREAMINFO: a header of 4 bytes and a body of 34.
         return _flac_claim(start) if len(start) >= 42 else Claim(cut=True)
@@ -65,6 +67,20 @@ def read_claim(file: BinaryIO, size: int) -> Claim:
     if start[:3] == b"ID3" or start[:1] == b"\xff":
         return mp3_claim(file, size)
     return Claim()
+
+
+def _aiff_claim(file: BinaryIO) -> Claim:
+    """Claim of an AIFF file: the sample frames of its common chunk."""
+    position = 12
+    while True:
+        file.seek(position)
+        head = file.read(14)
+        if len(head) < 14:
+            return Claim()
+        if head[:4] == b"COMM":
+            return Claim(int.from_bytes(head[10:14], "big") or None)
+        length = int.from_bytes(head[4:8], "big")
+        position += 8 + length + length % 2
 
 
 def _flac_claim(start: bytes) -> Claim:

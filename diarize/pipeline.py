@@ -41,7 +41,8 @@ from .stitch import LabelOrder
 from .stretches import Room, Stretch, Stretcher
 from .types import Diarization, KernelChoices, SpeakerBounds
 from .user_folders import expanded
-from .voices import THRESHOLDS, Voice, check_threshold, named
+from .values import whole_number
+from .voices import THRESHOLDS, Voice, check_threshold, check_voices, named
 
 if TYPE_CHECKING:
     from .batch import Outcome, Recording
@@ -123,6 +124,7 @@ class Pipeline:
         self.notes = notes
         self.setup = Setup(origin, str(engine.device), mode.value, threads, tune_file)
         self._room = Room()
+        self._inside = threading.local()
         self._turns = threading.BoundedSemaphore(engine.recordings)
 
     @classmethod
@@ -158,7 +160,7 @@ class Pipeline:
         by_name = {item.value: item for item in Mode}
         if mode not in by_name:
             raise OptionError(f"mode is {mode!r}; allowed are {' and '.join(by_name)}")
-        if threads is not None and threads < 1:
+        if threads is not None and whole_number("threads", threads) < 1:
             raise OptionError(f"threads is {threads}; it must be at least 1")
         # Before the weights, which take longer to load than it takes to see that there is no GPU.
         gpu = choose_device(device).gpu
@@ -223,7 +225,7 @@ class Pipeline:
         progress
             Called from this thread with the stage, the seconds of audio done and those in all (None if unknown).
         cancelled
-            Asked between stretches, some ten times a minute of audio; true ends the work.
+            Asked after each stretch, on the CPU after some 24 s of audio for each thread; true ends the work.
 
         Raises
         ------
@@ -242,6 +244,7 @@ class Pipeline:
         check_part(start, end)
         threshold = THRESHOLDS[self.model.network.value] if voice_threshold is None else voice_threshold
         check_threshold(threshold)
+        check_voices(voices, self.model.checksum, self.model_name)
         with self._turn(cancelled), seekable(source) as recording:
 
             def one(number: int | None, report: Progress | None) -> Diarization:
@@ -303,13 +306,23 @@ class Pipeline:
 
     @contextmanager
     def _turn(self, cancelled: Callable[[], bool] | None) -> Iterator[None]:
-        """Waits until as few other threads use this pipeline as its engine can serve besides."""
+        """Waits until as few other threads use this pipeline as its engine can serve besides.
+
+        Raises
+        ------
+        OptionError
+            This very thread uses it already: it would wait for itself.
+        """
+        if getattr(self._inside, "now", False):
+            raise OptionError("the pipeline was called from a callback of its own; use it after it has returned")
         while not self._turns.acquire(timeout=0.1):
             if cancelled is not None and cancelled():
                 raise Cancelled
+        self._inside.now = True
         try:
             yield
         finally:
+            self._inside.now = False
             self._turns.release()
 
     def _one(

@@ -59,9 +59,10 @@ class SpeakerBounds:
             A value below 1, `num` together with a bound it contradicts, or `minimum` above `maximum`.
         """
         from .errors import OptionError
+        from .values import whole_number
 
         for name, value in (("num-speakers", num), ("min-speakers", minimum), ("max-speakers", maximum)):
-            if value is not None and value < 1:
+            if value is not None and whole_number(name, value) < 1:
                 raise OptionError(f"{name} is {value}; it must be at least 1")
         if num is not None:
             for name, bound, contradicts in (

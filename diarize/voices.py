@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from pathlib import Path
 
 import numpy as np
@@ -137,11 +138,7 @@ def named(result: Diarization, voices: Sequence[Voice], threshold: float) -> Dia
     OptionError
         A voice was made by another model.
     """
-    for voice in voices:
-        if voice.model != result.checksum:
-            raise OptionError(
-                f"the voice {voice.name} was made by another model than {result.model}; enrol it again with this one"
-            )
+    check_voices(voices, result.checksum, result.model)
     if not voices or not result.speakers:
         return result
     found = match(result.embeddings, np.stack([voice.embedding for voice in voices]), threshold)
@@ -161,6 +158,23 @@ def named(result: Diarization, voices: Sequence[Voice], threshold: float) -> Dia
     )
 
 
+def check_voices(voices: Sequence[Voice], checksum: str, model: str) -> None:
+    """Nothing where all of `voices` were made by the model of that `checksum`, called `model`.
+
+    Raises
+    ------
+    OptionError
+        One was made by another, or is no voice.
+    """
+    for voice in voices:
+        if not isinstance(voice, Voice):
+            raise OptionError(f"{voice!r} is no voice; Pipeline.enrol makes one")
+        if voice.model != checksum:
+            raise OptionError(
+                f"the voice {voice.name} was made by another model than {model}; enrol it again with this one"
+            )
+
+
 def check_threshold(value: float) -> None:
     """Nothing where `value` is a cosine.
 
@@ -169,8 +183,8 @@ def check_threshold(value: float) -> None:
     OptionError
         It is not.
     """
-    if not -1 <= value <= 1:
-        raise OptionError(f"voice-threshold is {value:g}; it is a cosine, allowed are -1 to 1")
+    if not (isinstance(value, Real) and -1 <= value <= 1):
+        raise OptionError(f"voice-threshold is {value!r}; it is a cosine, allowed are -1 to 1")
 
 
 def _check_name(name: str) -> None:

@@ -32,7 +32,7 @@ def check_device_name(name: str) -> str:
     OptionError
         It is anything else.
     """
-    if not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise OptionError(f"device is {name!r}; allowed are auto, cpu, cuda and cuda:N (N = GPU number from 0)")
     return name
 

@@ -113,6 +113,7 @@ def test_a_template_names_each_file(cli: Callable[..., Finished], cut: Path, tmp
     ("template", "formats", "part"),
     [
         ("{stem}.{rate}", "rttm", "holds {rate}; allowed are {parent}, {stem}, {suffix}, and {{ for a brace"),
+        ("{stme}.rttm", "rttm", "holds {stme}; allowed are {parent}, {stem}, {suffix}, and {{ for a brace"),
         ("{stem}.x", "rttm,csv", "names one suffix for 2 formats; use {suffix}"),
         (
             "out/{stem}.rttm",

@@ -301,8 +301,21 @@ def test_what_is_no_recording_is_found_first(tune: Tune, bench: FakeBench, tmp_p
     assert str(path) in done.errors()[0]
 
 
-def test_a_number_beyond_the_last_gpu(tune: Tune, bench: FakeBench) -> None:
-    done = tune("--device", 3)
+@pytest.mark.parametrize("device", ["cuda", "cuda:0", "0"])
+def test_a_gpu_by_any_of_its_names(tune: Tune, bench: FakeBench, device: str) -> None:
+    assert tune("--device", device, "--dry-run", "--layers", "fbank.mean").code == 0
+
+
+@pytest.mark.parametrize("device", ["cpu", "auto", "cuda0", "cuda:", "-1", ""])
+def test_what_names_no_gpu(tune: Tune, bench: FakeBench, device: str) -> None:
+    done = tune("--device", device)
+    assert done.code == 2
+    assert done.errors()[0].endswith(f"device is {device!r}; allowed are cuda, cuda:N and N (N = GPU number from 0)")
+
+
+@pytest.mark.parametrize("device", [3, "cuda:3"])
+def test_a_number_beyond_the_last_gpu(tune: Tune, bench: FakeBench, device: Any) -> None:
+    done = tune("--device", device)
     assert done.code == 1
     assert "there is no GPU 3; there is one, cuda:0" in done.err[0]
 

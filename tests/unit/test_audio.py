@@ -212,7 +212,7 @@ def test_arrays():
         (np.zeros((2, 3, 4), np.float32), RATE, r"shape is \(2, 3, 4\)"),
         (np.zeros((2, 1000), np.float32), RATE, "transposed"),
         (np.zeros((5, 0), np.float32), RATE, "transposed"),
-        (np.zeros(10, np.float32), 0, "sample rate is 0 Hz"),
+        (np.zeros(10, np.float32), 0, "sample_rate is 0 Hz"),
         (np.zeros(10, np.float32), None, "sample_rate is missing"),
     ],
 )

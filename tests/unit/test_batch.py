@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import signal
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -185,6 +187,77 @@ def test_cancelling_within_a_recording(pipeline: Pipeline, recordings: list[Path
         pipeline.diarize(recordings[1], cancelled=cancelled)
     # The pipeline is still of use.
     assert pipeline.diarize(recordings[0]).speakers == ("SPEAKER_00",)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("callback", ["progress", "cancelled"])
+def test_what_a_callback_raises_reaches_the_caller(
+    pipeline: Pipeline, recordings: list[Path], jobs: int, callback: str
+) -> None:
+    def fail(*_: object) -> bool:
+        raise ZeroDivisionError("the caller's own")
+
+    given: dict[str, Any] = {callback: fail}
+    with pytest.raises(ZeroDivisionError, match="the caller's own"):
+        list(pipeline.diarize_many(recordings, jobs=jobs, **given))
+    # The pipeline is as good as before.
+    assert all(outcome.error is None for outcome in pipeline.diarize_many(recordings[:1]))
+
+
+def test_a_pipeline_is_not_called_from_its_own_callback(pipeline: Pipeline, recordings: list[Path]) -> None:
+    said: list[str] = []
+
+    def again(*_: object) -> None:
+        with pytest.raises(OptionError) as caught:
+            pipeline.diarize(recordings[0])
+        said.append(str(caught.value))
+
+    pipeline.diarize(recordings[0], progress=again)
+    assert set(said) == {"the pipeline was called from a callback of its own; use it after it has returned"}
+    # Between the outcomes of an iteration it may be used.
+    for outcome in pipeline.diarize_many(recordings[:2]):
+        assert pipeline.diarize(outcome.path).turns == outcome.get().turns
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_speakers": "3"}, "num-speakers is '3'; give a whole number"),
+        ({"max_speakers": 2.5}, "max-speakers is 2.5; give a whole number"),
+        ({"min_speakers": True}, "min-speakers is True; give a whole number"),
+        ({"start": "a"}, "start is 'a'; it must be a number of seconds"),
+        ({"end": float("nan")}, "end is nan; it must be a number of seconds"),
+        ({"channel": 1.9}, "channel is 1.9; allowed are a number from 1, mix and split"),
+        ({"voices": ["Ann"]}, "'Ann' is no voice; Pipeline.enrol makes one"),
+        ({"voice_threshold": "high"}, "voice-threshold is 'high'; it is a cosine, allowed are -1 to 1"),
+    ],
+)
+def test_values_of_the_wrong_type(
+    pipeline: Pipeline, recordings: list[Path], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(OptionError) as caught:
+        pipeline.diarize(recordings[0], **options)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"jobs": 1.5}, "jobs is 1.5; give a whole number"),
+        ({"devices": ["cpu", "bogus"]}, "device is 'bogus'; allowed are auto, cpu"),
+    ],
+)
+def test_workers_that_there_cannot_be(
+    pipeline: Pipeline, recordings: list[Path], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(OptionError, match=re.escape(message)):
+        list(pipeline.diarize_many(recordings[:1], **options))
+
+
+@pytest.mark.parametrize(("rate", "error"), [(0, AudioError), (16000.5, OptionError), ("16000", OptionError)])
+def test_rates_that_no_array_has(pipeline: Pipeline, rate: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="sample_rate is "):
+        pipeline.diarize(np.zeros(16_000, np.float32), sample_rate=rate)
 
 
 def test_threads_take_turns_on_one_pipeline(pipeline: Pipeline, recordings: list[Path]) -> None:

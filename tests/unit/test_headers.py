@@ -129,6 +129,17 @@ def test_rf64_that_is_cut(tmp_path):
     assert result.warnings == ("the audio ends early: the header says 4.0 s, 3.0 s decoded",)
 
 
+def test_aiff_that_is_cut(tmp_path):
+    path = tmp_path / "a.aiff"
+    samples = noise(4)
+    soundfile.write(path, samples, RATE, format="AIFF")
+    assert load(path).warnings == ()
+    content = path.read_bytes()
+    result = load(save(tmp_path, content[: len(content) - 32_000], "b.aiff"))
+    assert np.array_equal(result.samples, samples[: 3 * RATE] / np.float32(32768))
+    assert result.warnings == ("the audio ends early: the header says 4.0 s, 3.0 s decoded",)
+
+
 @pytest.fixture(scope="module")
 def flac() -> tuple[np.ndarray, bytes]:
     """Samples, and the FLAC file that holds them."""

@@ -18,6 +18,7 @@ LEVELS = {
     "resources": 0,
     "switching": 0,
     "user_folders": 0,
+    "values": 0,
     # A result writes itself in the forms of `outputs`.
     "types": 1,
     "framing": 1,
