@@ -7,7 +7,8 @@ the size of the file, and where needed replaced by one under which a decoder rea
 References
 ----------
 Microsoft and IBM, "Multimedia Programming Interface and Data Specifications 1.0" (1991), RIFF and WAVE.
-Apple, "Audio Interchange File Format: AIFF" 1.3 (1989), the common chunk. EBU Tech 3306, "RF64: An extended file format for audio" (2009). RFC 9639, FLAC, section 8.2 (STREAMINFO).
+Apple, "Audio Interchange File Format: AIFF" 1.3 (1989), the common chunk.
+EBU Tech 3306, "RF64: An extended file format for audio" (2009). RFC 9639, FLAC, section 8.2 (STREAMINFO).
 """
 
 from __future__ import annotations
