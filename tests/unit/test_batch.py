@@ -204,6 +204,27 @@ def test_what_a_callback_raises_reaches_the_caller(
     assert all(outcome.error is None for outcome in pipeline.diarize_many(recordings[:1]))
 
 
+@pytest.mark.parametrize("callback", ["progress", "cancelled"])
+def test_what_a_callback_raises_beside_other_recordings(
+    pipeline: Pipeline, recordings: list[Path], monkeypatch: pytest.MonkeyPatch, callback: str
+) -> None:
+    monkeypatch.setattr(pipeline.engine, "recordings", 2)
+    monkeypatch.setattr(pipeline, "_turns", threading.BoundedSemaphore(2))
+    whole = turns(list(pipeline.diarize_many(recordings)))
+    calls: list[int] = []
+
+    def fail(*_: object) -> bool:
+        calls.append(1)
+        if len(calls) > 2:
+            raise ZeroDivisionError("the caller's own")
+        return False
+
+    given: dict[str, Any] = {callback: fail}
+    with pytest.raises(ZeroDivisionError, match="the caller's own"):
+        list(pipeline.diarize_many(recordings, **given))
+    assert turns(list(pipeline.diarize_many(recordings))) == whole
+
+
 def test_a_pipeline_is_not_called_from_its_own_callback(pipeline: Pipeline, recordings: list[Path]) -> None:
     said: list[str] = []
 
