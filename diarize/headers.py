@@ -223,6 +223,11 @@ class TruthfulFile(io.RawIOBase):
         self._size = len(prefix) + file.seek(0, io.SEEK_END) - skip
         self.error: OSError | None = None
 
+    @property
+    def left(self) -> int:
+        """Bytes behind the position."""
+        return max(self._size - self._position, 0)
+
     def readable(self) -> bool:
         """True."""
         return True

@@ -22,6 +22,8 @@ _BIT_RATES = (
 )
 _SAMPLE_RATES = (44_100, 48_000, 32_000)
 _SEARCHED_BYTES = 65_536
+DECODER_DELAY = 529
+"""Samples per channel by which a decoder of layer III is late, and which mpg123 leaves out under any tag."""
 # More frames than any file holds, and few enough for a 31-bit count of samples to stay positive.
 _ENDLESS_FRAMES = 1 << 28
 
@@ -68,8 +70,7 @@ class Mp3Start:
     """The first frame of a file, at `offset` bytes, and what its tag says where it has one.
 
     `seconds` and `tagged_bytes`: what the tag promises, None without a tag. `delay_samples`: samples per channel
-    that the encoder put before the recording, where the tag states it. Decoders add 529 of their own, which mpg123
-    removes itself under any tag.
+    that the encoder put before the recording, where the tag states it. Decoders add `DECODER_DELAY`.
     """
 
     header: FrameHeader

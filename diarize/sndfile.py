@@ -16,6 +16,8 @@ import soundfile
 
 from .errors import AudioError
 from .headers import Claim, TruthfulFile, mp3_claim, read_claim
+from .mp3 import DECODER_DELAY, endless_tag, read_start
+from .mp3_repair import find_holes, mended
 
 BLOCK_SECONDS = 10
 """Length of the blocks that a reader delivers."""
@@ -58,6 +60,9 @@ class SndfileDecoder:
         self._claim: Claim = read_claim(file, size)
         self._view: TruthfulFile | None = None
         self._skipped = 0
+        # Seconds, for a warning.
+        self._damaged: list[float] = []
+        self._mended = False
         self.warnings: list[str] = []
         try:
             self._sound = self._open(path, size)
@@ -124,7 +129,7 @@ class SndfileDecoder:
             read, kind = library.sf_readf_short, "short*"
         pointer = soundfile._ffi.cast(kind, source.ctypes.data)
         decoded, trim = self._skipped, self._claim.trim
-        damaged: list[float] = []
+        damaged = self._damaged
         try:
             while True:
                 count = int(read(self._sound._file, pointer, frames))
@@ -140,27 +145,79 @@ class SndfileDecoder:
                     kept = source[dropped:count]
                     yield np.multiply(kept, _SHORT_SCALE, dtype=np.float32) if halves else kept.copy()
                 if count < frames:
-                    gap = self._pass_damage(decoded) if failed else 0
-                    if gap == 0:
+                    gap = self._pass_damage(decoded, failed)
+                    if gap is None:
                         break
-                    damaged.append(decoded / self.sample_rate)
                     decoded += gap
                     for start in range(0, gap, frames):
                         yield np.zeros((min(frames, gap - start), self.channels), np.float32)
         finally:
             # Also where only a part of the recording is asked for.
-            self._warn_of_damage(damaged)
+            self._warn_of_damage()
         self._check_end(decoded)
 
-    def _pass_damage(self, decoded: int) -> int:
-        """Samples per channel that were passed over to go on behind damage in a FLAC; 0 where nothing more decodes.
+    def _pass_damage(self, decoded: int, failed: bool) -> int | None:
+        """Samples per channel that were passed over to go on behind damage; None where nothing more decodes.
 
-        libFLAC gives a file up at some kinds of damage, although its later frames can be found and decoded.
+        Decoders give a file up at some kinds of damage, although later frames can be found and decoded.
         """
-        if self._sound.format != "FLAC" or self.expected_frames is None:
-            return 0
         if self._view is not None and self._view.error is not None:
-            return 0
+            return None
+        if self._sound.format == "FLAC" and failed:
+            return self._pass_flac(decoded)
+        if self._sound.format == "MP3" and not self._mended and (failed or self._ends_early(decoded)):
+            return self._pass_mp3(decoded)
+        return None
+
+    def _ends_early(self, decoded: int) -> bool:
+        """Whether an mp3 ended before its tag, or the end of the file where it has none, lets expect."""
+        if self.expected_frames is not None:
+            return self.expected_frames - decoded > _TOLERANCE_SECONDS * self.sample_rate
+        return self._view is not None and self._view.left > _CALL_FRAMES
+
+    def _pass_mp3(self, decoded: int) -> int | None:
+        """As `_pass_damage`: decodes the file with silence in place of its damage, as far as it had come already."""
+        self._mended = True
+        start = read_start(self._file)
+        if start is None:
+            return None
+        header = start.header
+        self._file.seek(0)
+        content = self._file.read()
+        first = start.offset + (0 if start.seconds is None else header.num_bytes)
+        total = None
+        if start.seconds is not None and start.tagged_bytes is not None:
+            whole = len(content) - start.offset >= start.tagged_bytes
+            total = round(start.seconds * header.sample_rate / header.num_samples) if whole else None
+        holes = find_holes(content, first, header, total)
+        # A tag of the file's own makes mpg123 leave out the encoder's delay.
+        reached = decoded + (0 if self._claim.prefix else start.delay_samples)
+        lost = 0
+        for hole in holes:
+            # What mpg123 had passed over before it gave up is missing from what it decoded.
+            if (hole.frames_before - lost + 2) * header.num_samples >= reached:
+                break
+            lost += hole.lost
+        else:
+            # mpg123 has passed over all of them and come to the end.
+            self._damaged += [hole.frames_before * header.num_samples / self.sample_rate for hole in holes]
+            return None
+        position = max(hole.frames_before * header.num_samples - DECODER_DELAY, reached)
+        view = TruthfulFile(mended(self._file, len(content), holes, header), endless_tag(header), first)
+        sound = soundfile.SoundFile(view)
+        # Seeking in an mp3 is not exact.
+        for done in range(0, position, _CALL_FRAMES):
+            sound.read(min(_CALL_FRAMES, position - done), dtype="float32")
+        self._sound.close()
+        self._view, self._sound = view, sound
+        ahead = reached - decoded + DECODER_DELAY
+        self._damaged += [(h.frames_before * header.num_samples - ahead) / self.sample_rate for h in holes]
+        return position - reached
+
+    def _pass_flac(self, decoded: int) -> int | None:
+        """As `_pass_damage`."""
+        if self.expected_frames is None:
+            return None
         gap = _CALL_FRAMES
         while decoded + gap < self.expected_frames:
             sound = self._open(self._path, self._size)
@@ -172,11 +229,13 @@ class SndfileDecoder:
                 continue
             self._sound.close()
             self._sound = sound
+            self._damaged.append(decoded / self.sample_rate)
             return gap
-        return 0
+        return None
 
-    def _warn_of_damage(self, places: list[float]) -> None:
-        """Adds a warning where the decoder went on behind damage; `places` in seconds."""
+    def _warn_of_damage(self) -> None:
+        """Adds a warning where the decoder went on behind damage."""
+        places = self._damaged
         if not places:
             return
         shown = ", ".join(f"{place:.1f}" for place in places[:_SHOWN_PLACES])

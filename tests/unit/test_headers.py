@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import struct
 from pathlib import Path
 
@@ -13,7 +14,8 @@ import soundfile
 from diarize.audio import load, open_audio
 from diarize.errors import AudioError
 from diarize.headers import TruthfulFile, read_claim
-from diarize.mp3 import read_start
+from diarize.mp3 import FrameHeader, read_start
+from diarize.mp3_repair import Hole, find_holes, mended
 
 RATE = 16_000
 LIST = b"LIST" + struct.pack("<I", 26) + b"INFOISFT" + struct.pack("<I", 14) + b"Lavf58.29.100\0"
@@ -232,14 +234,59 @@ def test_flac_behind_an_id3_tag(tmp_path, flac, part):
     assert len(result.warnings) == (part < 1)
 
 
-def test_mp3_with_damage_inside(tmp_path):
-    path = tmp_path / "a.mp3"
-    soundfile.write(path, noise(12), RATE)
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2 : len(content) // 2 + 2000] = bytes(2000)
+@pytest.mark.parametrize("variable", [False, True])
+@pytest.mark.parametrize(("rate", "channels"), [(16_000, 1), (44_100, 2)])
+def test_an_mp3_goes_on_behind_damage_at_the_right_time(tmp_path, rate, channels, variable):
+    # A tone of half a second every second.
+    times = np.arange(20 * rate) / rate
+    samples = (0.3 * np.sin(2 * np.pi * 400 * times) * (times % 1 < 0.5)).astype(np.float32)
+    kind = {"bitrate_mode": "VARIABLE", "compression_level": 0.5} if variable else {}
+    content = bytearray(mp3(samples, rate, channels, **kind))
+    whole = load(save(tmp_path, bytes(content), "a.mp3"))
+    middle = len(content) // 2
+    content[middle : middle + 3000] = bytes(3000)
+    result = load(save(tmp_path, bytes(content), "b.mp3"))
+    assert abs(result.duration - whole.duration) < 0.05
+    (warning,) = result.warnings
+    assert re.fullmatch(
+        r"the file is damaged near (9|10)\.\d s: turns there may be wrong; copy or record it again", warning
+    )
+    # Everywhere else, loudness of each tenth of a second is what it was.
+    loudness = [np.abs(wave.samples[: 199 * 1600]).reshape(199, 1600).mean(axis=1) > 0.05 for wave in (whole, result)]
+    changed = np.flatnonzero(loudness[0] != loudness[1]) / 10
+    assert np.all((changed > 8.8) & (changed < 12.0))
+    assert loudness[1][120:].any()
+
+
+def test_several_holes_of_an_mp3(tmp_path):
+    content = bytearray(mp3(ticks(44_100), 44_100))
+    for part in (0.2, 0.35):
+        at = round(len(content) * part)
+        content[at : at + 2000] = bytes(2000)
     result = load(save(tmp_path, bytes(content), "a.mp3"))
-    assert 5 < result.duration <= 12
-    assert result.duration > 11.9 or result.warnings
+    assert abs(result.duration - 4) < 0.05
+    assert abs(np.argmax(np.abs(result.samples) > 0.2) / RATE - 2) < 0.03
+    assert re.fullmatch(r"the file is damaged near 0\.\d, 1\.\d s: turns .*", result.warnings[0])
+
+
+def test_holes_are_found_and_what_is_no_frame_at_the_end_is_none():
+    content = mp3(ticks(44_100), 44_100)
+    start = read_start(io.BytesIO(content))
+    assert start is not None
+    first, header = start.offset + start.header.num_bytes, start.header
+    assert find_holes(content + b"TAG" + bytes(125), first, header) == []
+    # The third to the fifth frame.
+    frames = [first]
+    for _ in range(6):
+        frames.append(frames[-1] + FrameHeader.parse(content[frames[-1] : frames[-1] + 4]).num_bytes)
+    damaged = content[: frames[2]] + bytes(frames[5] - frames[2]) + content[frames[5] :]
+    total = round(start.seconds * 44_100 / 1152)
+    assert find_holes(damaged, first, header, total) == [Hole(frames[2], frames[5], 2, 3)]
+    view = mended(io.BytesIO(damaged), len(damaged), find_holes(damaged, first, header, total), header)
+    repaired = view.read()
+    assert repaired.startswith(content[: frames[2]])
+    assert repaired.endswith(content[frames[5] :])
+    assert find_holes(repaired, first, header) == []
 
 
 def ticks(rate: int) -> np.ndarray:

@@ -26,6 +26,7 @@ LEVELS = {
     "content": 1,
     "headers": 1,
     "mp3": 1,
+    "mp3_repair": 1,
     "sndfile": 1,
     "media": 1,
     "stretches": 1,
