@@ -7,7 +7,9 @@ The length is what was decoded. What the header says serves for a warning and a 
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from types import TracebackType
 from typing import BinaryIO
 
@@ -18,6 +20,7 @@ from .errors import AudioError
 from .headers import Claim, TruthfulFile, mp3_claim, read_claim
 from .mp3 import DECODER_DELAY, endless_tag, read_start
 from .mp3_repair import find_holes, mended
+from .ogg_gaps import Gap, find_losses, fitted
 
 BLOCK_SECONDS = 10
 """Length of the blocks that a reader delivers."""
@@ -81,6 +84,7 @@ class SndfileDecoder:
         if frames is None and 0 < self._sound.frames < _UNKNOWN_FRAMES:
             frames = self._sound.frames
         self.expected_frames: int | None = frames
+        self._gaps: deque[Gap] = deque(self._ogg_gaps() if self._sound.format == "OGG" else ())
 
     def _open(self, path: str, size: int) -> soundfile.SoundFile:
         """The file itself, or a view of it where its header does not fit."""
@@ -130,9 +134,17 @@ class SndfileDecoder:
         pointer = soundfile._ffi.cast(kind, source.ctypes.data)
         decoded, trim = self._skipped, self._claim.trim
         damaged = self._damaged
+        # Samples of gaps, which no decoder has given.
+        added = 0
         try:
             while True:
-                count = int(read(self._sound._file, pointer, frames))
+                while self._gaps and decoded - added >= self._gaps[0].at:
+                    gap = self._gaps.popleft()
+                    damaged.append(decoded / self.sample_rate)
+                    decoded, added = decoded + gap.length, added + gap.length
+                    yield from self._silence(gap.length)
+                wanted = min(frames, self._gaps[0].at - decoded + added) if self._gaps else frames
+                count = int(read(self._sound._file, pointer, wanted))
                 # Asked after each call: a call that fills the buffer can have met damage, and the next one forgets it.
                 failed = soundfile._snd.sf_error(self._sound._file) != 0
                 at = decoded / self.sample_rate
@@ -140,21 +152,38 @@ class SndfileDecoder:
                     decoded += count
                     dropped = min(trim, count)
                     trim -= dropped
-                    if failed and count == frames:
+                    if failed and count == wanted:
                         damaged.append(at)
                     kept = source[dropped:count]
                     yield np.multiply(kept, _SHORT_SCALE, dtype=np.float32) if halves else kept.copy()
-                if count < frames:
-                    gap = self._pass_damage(decoded, failed)
-                    if gap is None:
+                if count < wanted and self._gaps and not failed:
+                    # Fewer samples before the gap than its page states.
+                    self._gaps[0] = replace(self._gaps[0], at=decoded - added)
+                elif count < wanted:
+                    passed = self._pass_damage(decoded, failed)
+                    if passed is None:
                         break
-                    decoded += gap
-                    for start in range(0, gap, frames):
-                        yield np.zeros((min(frames, gap - start), self.channels), np.float32)
+                    decoded += passed
+                    yield from self._silence(passed)
         finally:
             # Also where only a part of the recording is asked for.
             self._warn_of_damage()
         self._check_end(decoded)
+
+    def _silence(self, length: int) -> Iterator[np.ndarray]:
+        """Yields blocks of zeros of `length` samples per channel in all."""
+        for start in range(0, length, _PLAIN_CALL_SAMPLES):
+            yield np.zeros((min(_PLAIN_CALL_SAMPLES, length - start), self.channels), np.float32)
+
+    def _ogg_gaps(self) -> list[Gap]:
+        """Where pages of an Ogg file are lost; what is missing in all is what its last page counts too many."""
+        gaps = find_losses(self._file, self.sample_rate)
+        if not gaps or self.expected_frames is None:
+            return gaps
+        with self._open(self._path, self._size) as sound:
+            missing = self.expected_frames - _pass_over(sound)
+        self.expected_frames += sum(gap.length for gap in gaps if not gap.inner)
+        return fitted(gaps, max(0, missing))
 
     def _pass_damage(self, decoded: int, failed: bool) -> int | None:
         """Samples per channel that were passed over to go on behind damage; None where nothing more decodes.
@@ -206,8 +235,7 @@ class SndfileDecoder:
         view = TruthfulFile(mended(self._file, len(content), holes, header), endless_tag(header), first)
         sound = soundfile.SoundFile(view)
         # Seeking in an mp3 is not exact.
-        for done in range(0, position, _CALL_FRAMES):
-            sound.read(min(_CALL_FRAMES, position - done), dtype="float32")
+        _pass_over(sound, position)
         self._sound.close()
         self._view, self._sound = view, sound
         ahead = reached - decoded + DECODER_DELAY
@@ -281,3 +309,16 @@ class SndfileDecoder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _pass_over(sound: soundfile.SoundFile, frames: int = _UNKNOWN_FRAMES) -> int:
+    """Decodes up to `frames` samples per channel for nothing; gives how many there were."""
+    buffer = np.empty((_CALL_FRAMES, sound.channels), np.float32)
+    pointer = soundfile._ffi.cast("float*", buffer.ctypes.data)
+    done = 0
+    while done < frames:
+        count = int(soundfile._snd.sf_readf_float(sound._file, pointer, min(_CALL_FRAMES, frames - done)))
+        if count <= 0:
+            break
+        done += count
+    return done

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import re
 import struct
@@ -16,6 +17,7 @@ from diarize.errors import AudioError
 from diarize.headers import TruthfulFile, read_claim
 from diarize.mp3 import FrameHeader, read_start
 from diarize.mp3_repair import Hole, find_holes, mended
+from diarize.ogg_gaps import Gap, find_losses, fitted
 
 RATE = 16_000
 LIST = b"LIST" + struct.pack("<I", 26) + b"INFOISFT" + struct.pack("<I", 14) + b"Lavf58.29.100\0"
@@ -202,19 +204,71 @@ def test_truncated_lossy_files_give_what_is_there(tmp_path, name, kind):
     assert 4 < load(save(tmp_path, content[: len(content) // 2], name)).duration < 7
 
 
-def test_an_ogg_with_a_hole_says_that_times_may_be_early(tmp_path):
-    path = tmp_path / "a.ogg"
-    soundfile.write(path, noise(30), RATE, format="OGG", subtype="VORBIS")
-    content = bytearray(path.read_bytes())
-    middle = len(content) // 2
-    content[middle : middle + 3000] = bytes(3000)
-    result = load(save(tmp_path, bytes(content), "a.ogg"))
-    assert result.duration < 29.9
+@functools.cache
+def ogg(rate: int, channels: int, coding: str) -> bytes:
+    """An Ogg file of 40 s with a tone of half a second every second."""
+    times = np.arange(40 * rate) / rate
+    samples = (0.3 * np.sin(2 * np.pi * 400 * times) * (times % 1 < 0.5)).astype(np.float32)
+    file = io.BytesIO()
+    with soundfile.SoundFile(file, "w", rate, channels, format="OGG", subtype=coding) as sound:
+        # libsndfile's encoder takes a piece at a time only.
+        for start in range(0, len(samples), rate):
+            sound.write(np.stack([samples[start : start + rate]] * channels, axis=1))
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("rate", "channels", "coding", "page"),
+    [(16_000, 1, "VORBIS", 5.2), (44_100, 2, "VORBIS", 2.3), (48_000, 2, "OPUS", 1.0), (16_000, 1, "OPUS", 1.0)],
+)
+@pytest.mark.parametrize(
+    "damage", [[(0.5, 1)], [(0.5, 3000)], [(0.3, 200), (0.6, 5000)], [(0.97, 1)], [(0.1, 1)]], ids=str
+)
+def test_an_ogg_goes_on_behind_lost_pages_at_the_right_time(tmp_path, rate, channels, coding, page, damage):
+    content = bytearray(ogg(rate, channels, coding))
+    whole = load(save(tmp_path, bytes(content), "a.ogg"))
+    assert whole.warnings == ()
+    for part, number in damage:
+        at = round(part * len(content))
+        content[at : at + number] = bytes(byte ^ 255 for byte in content[at : at + number])
+    result = load(save(tmp_path, bytes(content), "b.ogg"))
+    # Where the very first page is lost, its length is guessed from the others.
+    first_lost = coding == "VORBIS" and damage[0][0] == 0.1
+    assert abs(len(result.samples) - len(whole.samples)) <= (0.15 * RATE if first_lost else 0)
     (warning,) = result.warnings
-    assert warning == (
-        f"the audio ends early: the header says 30.0 s, {result.duration:.1f} s decoded; "
-        "if a piece is missing within, later times are early"
-    )
+    assert warning.count(".") == len(damage)
+    assert re.match(r"the file is damaged near \d+\.\d", warning)
+    if first_lost:
+        return
+    places = [float(place) for place in re.findall(r"\d+\.\d", warning)]
+    pieces = min(len(whole.samples), len(result.samples)) // 1600
+    loud = [np.abs(w.samples[: pieces * 1600]).reshape(pieces, 1600).mean(axis=1) > 0.05 for w in (whole, result)]
+    changed = np.flatnonzero(loud[0] != loud[1]) / 10
+    assert len(changed)
+    for time in changed:
+        assert any(
+            place - 0.2 <= time <= place + (1 + damage[0][1] // 2000 + damage[-1][1] // 2000) * 2 * page
+            for place in places
+        )
+    quiet = np.ones(pieces, bool)
+    for place in places:
+        quiet[int(10 * place) : int(10 * (place + 4 * page)) + 2] = False
+    assert np.array_equal(loud[0][quiet], loud[1][quiet])
+
+
+def test_an_ogg_that_is_cut_off_has_no_gap(tmp_path):
+    content = ogg(16_000, 1, "VORBIS")
+    result = load(save(tmp_path, content[: round(0.6 * len(content))], "a.ogg"))
+    assert result.warnings == ("the file has no end mark: it was probably cut off",)
+    assert find_losses(io.BytesIO(content), 16_000) == []
+
+
+def test_gaps_are_fitted_to_what_is_missing():
+    gaps = [Gap(0, 70, inner=False), Gap(30, 100), Gap(200, 300)]
+    # Positions count what was decoded, whatever the gaps before were taken for.
+    assert fitted(gaps, 800) == [Gap(0, 70, inner=False), Gap(30, 200), Gap(100, 600)]
+    assert fitted([Gap(10, 0), Gap(20, 0)], 10) == [Gap(10, 5), Gap(15, 5)]
+    assert fitted(gaps, 400) == gaps
 
 
 def test_truncated_mp3_says_so_once_and_nothing_on_standard_error(tmp_path, capfd):

@@ -27,6 +27,7 @@ LEVELS = {
     "headers": 1,
     "mp3": 1,
     "mp3_repair": 1,
+    "ogg_gaps": 1,
     "sndfile": 1,
     "media": 1,
     "stretches": 1,
