@@ -22,6 +22,9 @@ from typing import BinaryIO
 _MARK = b"OggS"
 _HEADER = struct.Struct("<4sBBqIIIB")
 _OPUS_RATE = 48_000
+_LARGEST_PAGE = 65_307
+# Enough to tell the codec.
+_KEPT_BYTES = 64
 # Seconds that a few damaged pages at the end can have held; more is damage to the number itself.
 _LONGEST_PAGES = 600
 # The checksum takes the bits of each byte in the other order than zlib's.
@@ -42,7 +45,10 @@ class Gap:
 
 @dataclass(frozen=True)
 class _Page:
-    """What a page states: `end`, the samples of the stream up to its end, -1 where no packet ends in it."""
+    """What a page states: `end`, the samples of the stream up to its end, -1 where no packet ends in it.
+
+    `body` is the beginning of what it holds; `is_whole` whether the checksum is right.
+    """
 
     end: int
     stream: int
@@ -56,8 +62,7 @@ def find_losses(file: BinaryIO, sample_rate: int) -> list[Gap]:
 
     Empty for files with several streams and for codecs other than Vorbis and Opus.
     """
-    file.seek(0)
-    found = list(_pages(file.read()))
+    found = list(_pages(file))
     pages = [page for page in found if page.is_whole]
     if not pages or len({page.stream for page in pages}) != 1:
         return []
@@ -115,24 +120,37 @@ def fitted(gaps: Sequence[Gap], missing: int) -> list[Gap]:
     return fit
 
 
-def _pages(content: bytes) -> Iterator[_Page]:
-    """All pages in order; `is_whole` says whether the checksum is right."""
-    position = content.find(_MARK)
-    while position >= 0:
+def _pages(file: BinaryIO) -> Iterator[_Page]:
+    """All pages of an open file, in order."""
+    position = 0
+    while (found := _next_mark(file, position)) is not None:
+        position = found
+        file.seek(position)
+        page = file.read(_LARGEST_PAGE)
         size = 0
-        if position + _HEADER.size <= len(content):
-            _, _, _, end, stream, number, checksum, lacings = _HEADER.unpack_from(content, position)
-            start = position + _HEADER.size + lacings
-            size = start - position + sum(content[position + _HEADER.size : start])
-            page = content[position : position + size]
-            is_whole = False
+        if len(page) >= _HEADER.size:
+            _, _, _, end, stream, number, checksum, lacings = _HEADER.unpack_from(page)
+            start = _HEADER.size + lacings
+            size = start + sum(page[_HEADER.size : start])
             # The last page of a file that was cut off is no damage.
-            if len(page) == size:
-                is_whole = _checksum(page[:22] + bytes(4) + page[26:]) == checksum
-                yield _Page(end, stream, number, page[start - position :], is_whole)
-            if not is_whole:
-                size = 0
-        position = content.find(_MARK, position + (size or 1))
+            if size <= len(page):
+                is_whole = _checksum(page[:22] + bytes(4) + page[26:size]) == checksum
+                yield _Page(end, stream, number, page[start : start + _KEPT_BYTES], is_whole)
+                size = size if is_whole else 0
+        position += size or 1
+
+
+def _next_mark(file: BinaryIO, position: int) -> int | None:
+    """Where the next page may begin, from `position` on; None where nowhere."""
+    file.seek(position)
+    before = b""
+    while piece := file.read(_LARGEST_PAGE):
+        found = (before + piece).find(_MARK)
+        if found >= 0:
+            return position - len(before) + found
+        position += len(piece)
+        before = (before + piece)[-len(_MARK) + 1 :]
+    return None
 
 
 def _checksum(page: bytes) -> int:
