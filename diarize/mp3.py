@@ -12,7 +12,7 @@ Gabriel Bouvigne, "Mp3 Info Tag revision 1 specifications" (LAME project); ISO/I
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import BinaryIO
 
 # kbit/s of layer III by the header's bit rate index, MPEG-1 and MPEG-2 or 2.5; 0 stands for free format.
@@ -70,7 +70,8 @@ class Mp3Start:
     """The first frame of a file, at `offset` bytes, and what its tag says where it has one.
 
     `seconds` and `tagged_bytes`: what the tag promises, None without a tag. `delay_samples`: samples per channel
-    that the encoder put before the recording, where the tag states it. Decoders add `DECODER_DELAY`.
+    that the encoder put before the recording, where the tag states it. Decoders add `DECODER_DELAY`. `leading` bytes in
+    front of the first frame are neither frames nor an ID3 tag.
     """
 
     header: FrameHeader
@@ -78,16 +79,21 @@ class Mp3Start:
     seconds: float | None = None
     tagged_bytes: int | None = None
     delay_samples: int = 0
+    leading: int = 0
+
+
+def id3_bytes(start: bytes) -> int:
+    """Length of the ID3v2 tag that begins with the ten bytes `start`, 0 where there is none."""
+    if start[:3] != b"ID3" or len(start) < 10:
+        return 0
+    # Seven bits a byte, so that the size never looks like the start of a frame.
+    return 10 + (start[6] << 21 | start[7] << 14 | start[8] << 7 | start[9])
 
 
 def read_start(file: BinaryIO) -> Mp3Start | None:
     """The start of the open `file`, None where no two frames of layer III follow each other near its beginning."""
     file.seek(0)
-    start = file.read(10)
-    base = 0
-    if start[:3] == b"ID3" and len(start) == 10:
-        # Seven bits a byte, so that the size never looks like the start of a frame.
-        base = 10 + (start[6] << 21 | start[7] << 14 | start[8] << 7 | start[9])
+    base = id3_bytes(file.read(10))
     file.seek(base)
     data = file.read(_SEARCHED_BYTES)
     if data[:4] == b"fLaC":
@@ -98,7 +104,8 @@ def read_start(file: BinaryIO) -> Mp3Start | None:
         if header is not None:
             following = FrameHeader.parse(data[offset + header.num_bytes : offset + header.num_bytes + 4])
             if following is not None and following.sample_rate == header.sample_rate:
-                return _read_tag(header, base + offset, data[offset : offset + header.num_bytes])
+                found = _read_tag(header, base + offset, data[offset : offset + header.num_bytes])
+                return replace(found, leading=offset)
         offset = data.find(b"\xff", offset + 1)
     return None
 

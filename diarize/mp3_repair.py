@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import BinaryIO
 
-from .mp3 import FrameHeader
+from .mp3 import FrameHeader, id3_bytes
 
 # Frames that must follow each other where the chain is taken up again: four bytes can look like a header by chance.
 _CHAIN = 4
+_OLD_TAG_BYTES = 128
 
 
 @dataclass(frozen=True)
@@ -24,20 +25,21 @@ class Hole:
     """Bytes `start` to `stop` of a file, where no frames are.
 
     `frames_before`: frames from the first one to here, those that earlier holes took included. `lost`: about how many
-    this one took; exact where all frames have one size, or one hole in a file took what its tag counts too many.
+    this one took; `is_exact` where all frames have one size, or one hole in a file took what its tag counts too many.
     """
 
     start: int
     stop: int
     frames_before: int
     lost: int
+    is_exact: bool = True
 
 
 def find_holes(content: bytes, first: int, header: FrameHeader, total: int | None = None) -> list[Hole]:
     """The holes of the file `content` whose frames, like `header`, begin at byte `first`.
 
-    `total` frames are those that there should be, None where that is not known. What follows the last frame, such as
-    tags, is no hole.
+    `total` frames are those that there should be, None where that is not known. What follows the last frame is no hole,
+    nor are tags between files that were joined.
     """
     # Where each hole begins and ends, and the whole frames before it.
     gaps: list[tuple[int, int, int]] = []
@@ -47,21 +49,29 @@ def find_holes(content: bytes, first: int, header: FrameHeader, total: int | Non
         if own is not None:
             position, frames = position + own.num_bytes, frames + 1
             continue
+        tag = id3_bytes(content[position : position + 10]) or _OLD_TAG_BYTES * (
+            content[position : position + 3] == b"TAG"
+        )
+        if 0 < tag < len(content) - position:
+            position += tag
+            continue
         stop = _next_chain(content, position + 1, header)
         if stop is None:
             break
         gaps.append((position, stop, frames))
         position = stop
     empty = sum(stop - start for start, stop, _ in gaps)
+    mean = (position - first - empty) / max(frames, 1)
+    is_exact = (total is not None and len(gaps) == 1) or abs(mean - header.num_bytes) < 1
     if total is None:
-        total = frames + round(empty * frames / max(position - first - empty, 1))
+        total = frames + round(empty / max(mean, 1))
     found: list[Hole] = []
     passed = taken = 0
     for start, stop, kept in gaps:
         passed += stop - start
         # Rounded so that all of them take what is missing.
         lost = round(max(total - frames, 0) * passed / empty) - taken
-        found.append(Hole(start, stop, kept + taken, lost))
+        found.append(Hole(start, stop, kept + taken, lost, is_exact))
         taken += lost
     return found
 

@@ -68,6 +68,7 @@ class SndfileDecoder:
         # Seconds, for a warning.
         self._damaged: list[float] = []
         self._mended = False
+        self._is_exact = True
         self.warnings: list[str] = []
         try:
             self._sound = self._open(path, size)
@@ -80,6 +81,8 @@ class SndfileDecoder:
             raise self._cut(size)
         if self._claim.warning is not None:
             self.warnings.append(self._claim.warning)
+        if self._sound.format == "MP3":
+            self._warn_of_lead()
         self.sample_rate: int = self._sound.samplerate
         self.channels: int = self._sound.channels
         frames = self._claim.frames
@@ -87,6 +90,14 @@ class SndfileDecoder:
             frames = self._sound.frames
         self.expected_frames: int | None = frames
         self._gaps: deque[Gap] = deque(self._ogg_gaps() if self._sound.format == "OGG" else ())
+
+    def _warn_of_lead(self) -> None:
+        """Adds a warning where an mp3 begins with more than a frame's bytes of something else."""
+        start = read_start(self._file)
+        if start is not None and start.leading >= start.header.num_bytes:
+            self.warnings.append(
+                f"the first {start.leading} bytes hold no audio; if they are damaged, all times are early"
+            )
 
     def _open(self, path: str, size: int) -> soundfile.SoundFile:
         """The file itself, or a view of it where its header does not fit."""
@@ -217,10 +228,11 @@ class SndfileDecoder:
         content = self._file.read()
         first = start.offset + (0 if start.seconds is None else header.num_bytes)
         total = None
-        if start.seconds is not None and start.tagged_bytes is not None:
-            whole = len(content) - start.offset >= start.tagged_bytes
-            total = round(start.seconds * header.sample_rate / header.num_samples) if whole else None
+        # Under a claim of our own the tag does not fit: the file was joined or cut.
+        if start.seconds is not None and not self._claim.prefix:
+            total = round(start.seconds * header.sample_rate / header.num_samples)
         holes = find_holes(content, first, header, total)
+        self._is_exact = all(hole.is_exact for hole in holes)
         # A tag of the file's own makes mpg123 leave out the encoder's delay.
         reached = decoded + (0 if self._claim.prefix else start.delay_samples)
         lost = 0
@@ -231,7 +243,7 @@ class SndfileDecoder:
             lost += hole.lost
         else:
             # mpg123 has passed over all of them and come to the end.
-            self._damaged += [hole.frames_before * header.num_samples / self.sample_rate for hole in holes]
+            self._damaged += [hole.frames_before * header.num_samples / self.sample_rate for hole in holes if hole.lost]
             return None
         position = max(hole.frames_before * header.num_samples - DECODER_DELAY, reached)
         view = TruthfulFile(mended(self._file, len(content), holes, header), endless_tag(header), first)
@@ -241,7 +253,7 @@ class SndfileDecoder:
         self._sound.close()
         self._view, self._sound = view, sound
         ahead = reached - decoded + DECODER_DELAY
-        self._damaged += [(h.frames_before * header.num_samples - ahead) / self.sample_rate for h in holes]
+        self._damaged += [(h.frames_before * header.num_samples - ahead) / self.sample_rate for h in holes if h.lost]
         return position - reached
 
     def _pass_flac(self, decoded: int) -> int | None:
@@ -270,8 +282,9 @@ class SndfileDecoder:
             return
         shown = ", ".join(f"{place:.1f}" for place in places[:_SHOWN_PLACES])
         more = f" s and {len(places) - _SHOWN_PLACES} more places" if len(places) > _SHOWN_PLACES else " s"
+        later = "" if self._is_exact else ", times after it early or late by a little"
         self.warnings.append(
-            f"the file is damaged near {shown}{more}: turns there may be wrong; copy or record it again"
+            f"the file is damaged near {shown}{more}: turns there may be wrong{later}; copy or record it again"
         )
 
     def _check_end(self, decoded: int) -> None:

@@ -19,6 +19,7 @@ from diarize.mp3 import FrameHeader, read_start
 from diarize.mp3_repair import Hole, find_holes, mended
 from diarize.ogg_gaps import Gap, find_losses, fitted
 
+ID3 = b"ID3\4\0\0\0\0\1\0" + bytes(128)
 RATE = 16_000
 LIST = b"LIST" + struct.pack("<I", 26) + b"INFOISFT" + struct.pack("<I", 14) + b"Lavf58.29.100\0"
 
@@ -323,6 +324,32 @@ def test_several_holes_of_an_mp3(tmp_path):
     assert re.fullmatch(r"the file is damaged near 0\.\d, 1\.\d s: turns .*", result.warnings[0])
 
 
+@pytest.mark.parametrize("between", [b"", ID3, b"TAG" + bytes(125)], ids=["nothing", "ID3", "TAG"])
+@pytest.mark.parametrize("tagged", [True, False])
+def test_a_hole_in_mp3_files_that_were_joined(tmp_path, between, tagged):
+    content = mp3(ticks(44_100), 44_100)
+    part = content if tagged else without_tag(content)
+    joined = load(save(tmp_path, part + between + part, "a.mp3"))
+    damaged = bytearray(part + between + part)
+    at = round(0.2 * len(part))
+    damaged[at : at + 3000] = bytes(3000)
+    result = load(save(tmp_path, bytes(damaged), "b.mp3"))
+    assert abs(result.duration - joined.duration) < 0.06
+    places = re.search(r"damaged near (.*) s: turns", result.warnings[-1])
+    assert places is not None
+    assert 0.5 < float(places[1]) < 1.2
+    loud = [np.flatnonzero(np.abs(wave.samples) > 0.2) / RATE for wave in (joined, result)]
+    for first, second in ((0, 0), (-1, -1)):
+        assert abs(loud[0][first] - loud[1][second]) < 0.06
+
+
+def test_an_mp3_whose_beginning_is_lost_says_so(tmp_path):
+    content = bytearray(mp3(ticks(44_100), 44_100))
+    content[:4000] = bytes(4000)
+    (warning,) = load(save(tmp_path, bytes(content), "a.mp3")).warnings
+    assert re.fullmatch(r"the first 4\d\d\d bytes hold no audio; if they are damaged, all times are early", warning)
+
+
 def test_holes_are_found_and_what_is_no_frame_at_the_end_is_none():
     content = mp3(ticks(44_100), 44_100)
     start = read_start(io.BytesIO(content))
@@ -367,7 +394,6 @@ def without_tag(content: bytes) -> bytes:
 
 
 MP3_RATES = [8_000, 11_025, 16_000, 22_050, 32_000, 44_100, 48_000]
-ID3 = b"ID3\4\0\0\0\0\1\0" + bytes(128)
 
 
 @pytest.mark.parametrize("rate", MP3_RATES)
