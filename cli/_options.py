@@ -115,3 +115,9 @@ Offline = Annotated[
         help="Never use the network: a command that would have to says so and ends. DIARIZE_OFFLINE=1 does the same.",
     ),
 ]
+
+
+def is_given(context: typer.Context, name: str) -> bool:
+    """Whether a parameter stands on the command line, rather than in an environment variable or nowhere."""
+    # By its name, since the enumeration is typer's or click's, depending on the release.
+    return getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"

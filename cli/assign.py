@@ -33,6 +33,7 @@ class Form(StrEnum):
 
 
 def assign(
+    context: typer.Context,
     transcript: Annotated[
         str,
         typer.Argument(
@@ -97,7 +98,7 @@ def assign(
         if (rttm is None) == (audio is None):
             raise OptionError("give either --rttm FILE or --audio FILE, for the turns")
         if rttm is not None:
-            _refuse_options_of_audio(exclusive, num_speakers, min_speakers, max_speakers)
+            _refuse_options_of_audio(context)
         elif file_id is not None:
             raise OptionError("--file-id chooses a recording of an RTTM file; leave it out with --audio")
         bounds = SpeakerBounds.of(num_speakers, min_speakers, max_speakers)
@@ -133,18 +134,11 @@ def _units(result: Assigned) -> str:
     return " and ".join(parts)
 
 
-def _refuse_options_of_audio(
-    exclusive: bool, num_speakers: int | None, min_speakers: int | None, max_speakers: int | None
-) -> None:
+def _refuse_options_of_audio(context: typer.Context) -> None:
     """Nothing where no option is given that only matters when the recording is diarized."""
-    given = {
-        "--exclusive": exclusive,
-        "--num-speakers": num_speakers is not None,
-        "--min-speakers": min_speakers is not None,
-        "--max-speakers": max_speakers is not None,
-    }
-    for option, is_given in given.items():
-        if is_given:
+    for name in ("exclusive", "model", "device", "mode", "num_speakers", "min_speakers", "max_speakers", "threads"):
+        if _options.is_given(context, name):
+            option = f"--{name.replace('_', '-')}"
             raise OptionError(f"{option} is for --audio; with --rttm the turns are those of the file, leave it out")
 
 

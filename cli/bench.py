@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +19,7 @@ _COMPARE = "compare"
 
 
 def bench(
+    context: typer.Context,
     target: Annotated[
         list[str],
         typer.Argument(
@@ -96,6 +98,7 @@ def bench(
         from ..errors import OptionError
 
         if target[0] == _COMPARE:
+            _refuse_given(context, ("target", "as_json", "verbose", "quiet"), "is of no use with compare")
             _compare(target[1:], as_json)
             return
         if len(target) > 1:
@@ -104,7 +107,8 @@ def bench(
             raise OptionError("--html needs --output DIR for its report")
         from ..backend.select import check_device_name, check_tune_file, choose_device
         from ..bench.benchmark import Options, benchmark
-        from ..bench.record import read_record
+        from ..bench.compare import refuse_others
+        from ..bench.record import read_record, this_run
         from ..bench.systems import by_peer, our_system, peer_system
         from ..dataset.load import load_dataset
 
@@ -114,6 +118,10 @@ def bench(
             check_tune_file(tune_file, choose_device(device))
         others = [read_record(path) for path in against or ()]
         dataset = load_dataset(target[0]).first(files)
+        for path, other in zip(against or (), others, strict=True):
+            refuse_others(other, this_run(dataset), (str(path), "this run"))
+        if not peer and (peer_python or peer_model):
+            raise OptionError(f"--peer-{'python' if peer_python else 'model'} needs --peer")
         systems = [our_system(model, device, mode.value, threads, tune_file)]
         pythons, models = by_peer(peer_python, sys.executable), by_peer(peer_model, "")
         systems += [peer_system(name, pythons(name), models(name), device, mode.value) for name in peer or ()]
@@ -137,6 +145,16 @@ def bench(
         _finish(record, fail_above_der, fail_below_rtfx)
 
 
+def _refuse_given(context: typer.Context, allowed: Collection[str], why: str) -> None:
+    """Raises `OptionError` where an option that is not among the parameters `allowed` was given."""
+    from ..errors import OptionError
+
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if name not in allowed and _options.is_given(context, name):
+            raise OptionError(f"{max(parameter.opts, key=len)} {why}; leave it out")
+
+
 def _gpu_index(device: str) -> int | None:
     """The GPU whose memory is watched; none for the CPU."""
     if device == "cpu":
@@ -154,6 +172,7 @@ def _show(
     as_json: bool,
     verbosity: int,
 ) -> None:
+    from ..bench.compare import as_json as document
     from ..bench.compare import compare
     from ..bench.record_text import record_text
     from ..bench.table import comparison_table, published_table, result_table
@@ -163,7 +182,8 @@ def _show(
             say(f"warning: {warning}")
     comparisons = [compare(other, record, (name, "this run")) for other, name in zip(others, names, strict=True)]
     if as_json:
-        write_stdout(record_text(record))
+        against = {"against": [document(item) for item in comparisons]} if comparisons else {}
+        write_stdout(record_text({**against, **record}))
         return
     text = result_table(record, per_file)
     if notes := published_table(published):

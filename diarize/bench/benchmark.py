@@ -57,6 +57,10 @@ def benchmark(
     """
     if not dataset.recordings:
         raise DatasetError(f"{dataset.name} has no recordings")
+    if not any(recording.reference for recording in dataset.recordings):
+        raise DatasetError(
+            f"{dataset.name}: no reference holds a turn, so there is nothing to score; check the references"
+        )
     about = dataset_json(dataset)
     with _folder(options) as folder, prepared(dataset) as audio:
         plan = Plan(
@@ -90,7 +94,10 @@ def benchmark(
             options.warmup,
             {system.name: system.command for system in systems},
             environment(options.gpu),
-            advice.warnings(samples, options.rounds, None if samples.interrupted else others, speeds),
+            [
+                *dataset.left_out,
+                *advice.warnings(samples, options.rounds, None if samples.interrupted else others, speeds),
+            ],
         )
         if options.output is not None:
             write_text(folder / FILE, record_text(record))

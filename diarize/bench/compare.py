@@ -54,7 +54,7 @@ def compare(first: Mapping[str, Any], second: Mapping[str, Any], names: tuple[st
     OptionError
         They are of different data or protocols.
     """
-    _refuse(first, second, names)
+    refuse_others(first, second, names)
     one, two = first["systems"][first["main"]], second["systems"][second["main"]]
     pairs = paired_seconds(one, two)
     files = []
@@ -118,7 +118,14 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _refuse(first: Mapping[str, Any], second: Mapping[str, Any], names: tuple[str, str]) -> None:
+def refuse_others(first: Mapping[str, Any], second: Mapping[str, Any], names: tuple[str, str]) -> None:
+    """Nothing where two records, of which only dataset and protocol are looked at, can be compared.
+
+    Raises
+    ------
+    OptionError
+        They are of different data or protocols.
+    """
     pair = f"{names[0]} and {names[1]}"
     sets = [record["dataset"] for record in (first, second)]
     if set(sets[0]["files"]) != set(sets[1]["files"]):

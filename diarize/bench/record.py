@@ -45,6 +45,12 @@ def dataset_json(dataset: Dataset) -> dict[str, Any]:
     return {"name": dataset.name, "channel": dataset.channel, "fingerprint": fingerprint, "files": files}
 
 
+def this_run(dataset: Dataset) -> dict[str, Any]:
+    """Of the record that a run on `dataset` will have: what was benchmarked and how it is scored."""
+    regions = all(recording.regions is not None for recording in dataset.recordings)
+    return {"dataset": dataset_json(dataset), "protocol": protocol_json(dataset.protocol, regions)}
+
+
 def score_system(dataset: Dataset, results: Path) -> dict[str, FileScore]:
     """The score of each file, from the RTTM files in `results`; a file without one is missed as a whole."""
     scores = {}

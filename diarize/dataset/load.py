@@ -18,6 +18,7 @@ from .lock import FILE as LOCK_FILE
 from .manifest import Manifest, Published, find_manifest, read_manifest
 
 _Item = TypeVar("_Item")
+_SHOWN_NAMES = 5
 
 AUDIO_SUFFIXES = frozenset({".wav", ".flac", ".mp3", ".ogg", ".opus", ".m4a", ".mp4", ".webm", ".aac", ".mkv", ".aiff"})
 
@@ -34,13 +35,17 @@ class Recording:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Recordings, sorted by file id, and how they are scored. `channel` counts from 1, None is the mean of all."""
+    """Recordings, sorted by file id, and how they are scored.
+
+    `channel` counts from 1, None is the mean of all. `left_out`: sentences on what of a folder is no part of the set.
+    """
 
     name: str
     recordings: tuple[Recording, ...]
     protocol: Protocol
     channel: int | None = None
     published: tuple[Published, ...] = ()
+    left_out: tuple[str, ...] = ()
 
     def first(self, number: int | None) -> Dataset:
         """The set with its first `number` recordings."""
@@ -105,9 +110,22 @@ def load_folder(folder: Path, manifest: Manifest | None = None) -> Dataset:
     without = [recording.file_id for recording in recordings if recording.regions is None]
     if (without and len(without) < len(recordings)) or (without and manifest and manifest.use_uem):
         raise DatasetError(f"{folder} has a UEM for some recordings, but not for {', '.join(without[:5])}; add it")
+    left_out = (
+        *_without("recording", "reference", sorted(set(audio) - set(references))),
+        *_without("reference", "recording", sorted(set(references) - set(audio))),
+    )
     if manifest is None:
-        return Dataset(name, recordings, Protocol())
-    return Dataset(name, recordings, manifest.protocol, manifest.channel, manifest.published)
+        return Dataset(name, recordings, Protocol(), left_out=left_out)
+    return Dataset(name, recordings, manifest.protocol, manifest.channel, manifest.published, left_out)
+
+
+def _without(what: str, partner: str, names: Sequence[str]) -> tuple[str, ...]:
+    """A sentence on the `names` of what was left out for want of a partner; none without any."""
+    if not names:
+        return ()
+    shown = ", ".join(names[:_SHOWN_NAMES]) + (f" and {len(names) - _SHOWN_NAMES} more" * (len(names) > _SHOWN_NAMES))
+    plural = "s" * (len(names) > 1)
+    return (f"{len(names)} {what}{plural} without a {partner} left out: {shown}",)
 
 
 def _manifest_of(folder: Path) -> Manifest | None:

@@ -112,6 +112,9 @@ def test_nobody_speaks(cli: Callable[..., Finished], files: tuple[Path, Path]) -
         (["t.json", "--rttm", "a.rttm", "--num-speakers", "2"], 2, "--num-speakers is for --audio; with --rttm the"),
         (["t.json", "--rttm", "a.rttm", "--max-speakers", "2"], 2, "--max-speakers is for --audio"),
         (["t.json", "--rttm", "a.rttm", "--exclusive"], 2, "--exclusive is for --audio"),
+        (["t.json", "--rttm", "a.rttm", "--model", "campplus"], 2, "--model is for --audio"),
+        (["t.json", "--rttm", "a.rttm", "--device", "cpu"], 2, "--device is for --audio"),
+        (["t.json", "--rttm", "a.rttm", "--threads", "2"], 2, "--threads is for --audio"),
         (["t.json", "--audio", "none.wav", "--file-id", "x"], 2, "--file-id chooses a recording of an RTTM file"),
     ],
 )

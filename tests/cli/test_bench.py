@@ -80,6 +80,8 @@ def test_thresholds_against_and_json(
     assert shown.code == 3
     document = json.loads(shown.out)
     assert document["schema"] == "diarize-bench/1"
+    (against,) = document["against"]
+    assert (against["first"], against["second"], against["identical_rttm"]) == (str(record), "this run", 1)
     assert [line.split(":")[2] for line in shown.errors()] == [" threshold not met"] * 2
     # The same data with the same model gives the same bytes.
     old = json.loads(record.read_text())
@@ -94,6 +96,10 @@ def test_thresholds_against_and_json(
     refused = cli("bench", "compare", record, run[0] / "other.json")
     assert refused.code == 2
     assert "other audio, references or channels" in refused.err[0]
+    # Seen before anything is run.
+    refused = cli("bench", folder, *FAST, "--against", run[0] / "other.json")
+    assert (refused.code, refused.out, len(refused.err)) == (2, "", 1)
+    assert "other audio, references or channels" in refused.err[0]
 
 
 def test_a_bad_file_is_reported_and_counts_as_missed(cli: Callable[..., Finished], tmp_path: Path) -> None:
@@ -103,6 +109,29 @@ def test_a_bad_file_is_reported_and_counts_as_missed(cli: Callable[..., Finished
     assert shown.code == 1
     assert "100.00" in shown.out
     assert [line for line in shown.errors() if "noise.wav" in line]
+
+
+def test_what_has_no_partner_is_named(cli: Callable[..., Finished], folder: Path, tmp_path: Path) -> None:
+    for name in ("cut.wav", "cut.rttm"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    for name in ("alone.wav", "single.wav"):
+        (tmp_path / name).write_bytes((folder / "cut.wav").read_bytes())
+    (tmp_path / "gone.rttm").write_text(REFERENCE.replace("cut", "gone"))
+    shown = cli("bench", tmp_path, *FAST, "--json")
+    assert shown.code == 0
+    sentences = [
+        "2 recordings without a reference left out: alone, single",
+        "1 reference without a recording left out: gone",
+    ]
+    assert json.loads(shown.out)["warnings"][:2] == sentences
+    assert [line for line in shown.err if "left out" in line] == [f"diarize: warning: {s}" for s in sentences]
+
+
+def test_references_without_a_turn_are_refused(cli: Callable[..., Finished], folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "cut.wav").write_bytes((folder / "cut.wav").read_bytes())
+    (tmp_path / "cut.rttm").write_text(";; cut\n")
+    shown = cli("bench", tmp_path, *FAST)
+    assert (shown.code, shown.out, len(shown.errors())) == (1, "", 1)
 
 
 @pytest.mark.parametrize(
@@ -116,6 +145,9 @@ def test_a_bad_file_is_reported_and_counts_as_missed(cli: Callable[..., Finished
         (["mini", "--device", "cpu", "--tune-file", "t.json"], 2, "t.json is for a GPU, but this is device cpu"),
         (["mini", "--against", "absent.json"], 1, "absent.json: cannot be read"),
         (["compare", "a.json"], 2, "compare takes two records, but 1 are given"),
+        (["compare", "a.json", "b.json", "--fail-above-der", "1"], 2, "--fail-above-der is of no use with compare"),
+        (["compare", "a.json", "b.json", "-o", "out"], 2, "--output is of no use with compare"),
+        (["mini", "--peer-python", "/usr/bin/python3"], 2, "--peer-python needs --peer"),
     ],
 )
 def test_errors_are_one_line(cli: Callable[..., Finished], arguments: list[str], code: int, reason: str) -> None:

@@ -56,6 +56,11 @@ def test_version(cli: Callable[..., Finished]) -> None:
     assert cli("--version") == Finished(0, f"diarize {diarize.__version__}\n", [])
 
 
+def test_the_package_can_be_run() -> None:
+    done = subprocess.run([sys.executable, "-m", "diarize", "--version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, f"diarize {diarize.__version__}\n")
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
