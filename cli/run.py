@@ -152,6 +152,8 @@ def run(
             raise OptionError("--skip-existing keeps results that exist and --force replaces them; give one")
         workers = Workers.of(device, jobs, devices, scheduler)
         formats = parse_formats(format_)
+        if embed_audio is not None and all(form.name != "html" for form in formats):
+            raise OptionError(f"--{'' if embed_audio else 'no-'}embed-audio is for --format html; leave it out")
         check_seconds("min-speaker-time", min_speaker_time)
         check_seconds("merge-gap", merge_gap)
         known = read_voices(enroll or [], speakers_file, voice_threshold)

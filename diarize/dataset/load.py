@@ -154,6 +154,11 @@ def _local(manifest: Manifest) -> Dataset:
             raise DatasetError(f"{manifest.name}: the recording {audio} is missing; mend the manifest")
         turns = _only(read_turns(manifest.folder / item.rttm), item.file_id, item.rttm)
         regions = None
+        if item.uem is None and manifest.use_uem:
+            raise DatasetError(
+                f"{manifest.name}: its protocol scores within UEM files, but {item.file_id} has none; add it, or set "
+                "uem to false"
+            )
         if item.uem is not None and manifest.use_uem:
             regions = _tuple(_only(read_regions(manifest.folder / item.uem), item.file_id, item.uem))
         recordings.append(Recording(item.file_id, audio, tuple(sorted(turns)), regions))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
+from ..errors import FormatError
 from ..outputs.subtitles import Cue, escape_vtt, srt_cues, vtt_cues, without_voice
 from ..outputs.text import clean_text, split_lines
 from .finder import SpeakerFinder
@@ -23,9 +24,12 @@ def assign_srt(text: str, finder: SpeakerFinder, path: str | None = None) -> tup
     Raises
     ------
     FormatError
-        The times of a cue are not valid.
+        The times of a cue are not valid, or there is text but no cue.
     """
-    return _assign(text, srt_cues(split_lines(text), path), finder, _with_prefix)
+    cues = srt_cues(split_lines(text), path)
+    if not cues and text.strip("\ufeff \t\r\n"):
+        raise FormatError("holds no cue of SRT; name its true format", path)
+    return _assign(text, cues, finder, _with_prefix)
 
 
 def assign_vtt(text: str, finder: SpeakerFinder, path: str | None = None) -> tuple[str, int, int]:

@@ -108,6 +108,7 @@ def test_nobody_speaks(cli: Callable[..., Finished], files: tuple[Path, Path]) -
             "wide.srt: is UTF-16 text, as some editors of Windows save it; save it as",
         ),
         (["t.json", "--rttm", "a.rttm", "-o", "none/x.json"], 1, "none/x.json: cannot be written"),
+        (["t.json", "--rttm", "a.rttm", "--format", "srt"], 1, "t.json: holds no cue of SRT; name its true format"),
         (["t.json", "--audio", "none.wav"], 1, "none.wav: no such file"),
         (["t.json", "--rttm", "a.rttm", "--num-speakers", "2"], 2, "--num-speakers is for --audio; with --rttm the"),
         (["t.json", "--rttm", "a.rttm", "--max-speakers", "2"], 2, "--max-speakers is for --audio"),

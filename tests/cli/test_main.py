@@ -110,6 +110,7 @@ def test_wrong_usage_exits_2(cli: Callable[..., Finished], arguments: list[str],
         (["--format", "rttm,rttm"], "--format rttm,rttm names a format twice"),
         (["--output", ""], "--output is empty"),
         (["--file-id", " "], "--file-id is ' '"),
+        (["--no-embed-audio"], "--no-embed-audio is for --format html; leave it out"),
         (["--output", "a.wav"], "the result a.wav would replace the recording itself"),
         (
             ["--output", "a.x", "--format", "rttm,json", "a.x"],

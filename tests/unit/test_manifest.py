@@ -176,3 +176,17 @@ def test_a_manifest_of_ones_own(tmp_path: Path) -> None:
     (tmp_path / "x.wav").unlink()
     with pytest.raises(DatasetError, match=r"x.wav is missing"):
         load_dataset(str(path))
+
+
+def test_a_protocol_with_uem_wants_one_for_each_recording(tmp_path: Path) -> None:
+    (tmp_path / "x.wav").touch()
+    (tmp_path / "x.rttm").write_text("SPEAKER x 1 0 1 <NA> <NA> A <NA> <NA>\n")
+    (tmp_path / "x.uem").write_text("x 1 0 5\n")
+    recording = {"id": "x", "audio": "x.wav", "rttm": "x.rttm"}
+    own = LEAST | {"protocol": {"collar_each_side": 0, "skip_overlap": False, "uem": True}, "recordings": [recording]}
+    (tmp_path / "own.json").write_text(json.dumps(own))
+    with pytest.raises(DatasetError, match="scores within UEM files, but x has none"):
+        load_dataset(str(tmp_path / "own.json"))
+    recording["uem"] = "x.uem"
+    (tmp_path / "own.json").write_text(json.dumps(own))
+    assert load_dataset(str(tmp_path / "own.json")).recordings[0].regions == ((0.0, 5.0),)
