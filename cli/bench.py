@@ -107,8 +107,7 @@ def bench(
             raise OptionError("--html needs --output DIR for its report")
         from ..backend.select import check_device_name, check_tune_file, choose_device
         from ..bench.benchmark import Options, benchmark
-        from ..bench.compare import refuse_others
-        from ..bench.record import read_record, this_run
+        from ..bench.record import read_record
         from ..bench.systems import by_peer, our_system, peer_system
         from ..dataset.load import load_dataset
 
@@ -116,10 +115,9 @@ def bench(
         check_device_name(device)
         if tune_file is not None:
             check_tune_file(tune_file, choose_device(device))
-        others = [read_record(path) for path in against or ()]
+        names = [str(path) for path in against or ()]
+        others = [read_record(Path(name)) for name in names]
         dataset = load_dataset(target[0]).first(files)
-        for path, other in zip(against or (), others, strict=True):
-            refuse_others(other, this_run(dataset), (str(path), "this run"))
         if not peer and (peer_python or peer_model):
             raise OptionError(f"--peer-{'python' if peer_python else 'model'} needs --peer")
         systems = [our_system(model, device, mode.value, threads, tune_file)]
@@ -130,7 +128,7 @@ def bench(
         options = Options(rounds, warmup, _gpu_index(device), output, force)
         try:
             with progress(dataset.name, verbosity) as show:
-                record, folder = benchmark(dataset, systems, options, show)
+                record, folder = benchmark(dataset, systems, options, show, list(zip(names, others, strict=True)))
         except KeyboardInterrupt:
             if output is not None:
                 say(f"what was measured so far is in {output}; the same command goes on with it")
@@ -139,7 +137,7 @@ def bench(
             from ..bench.html import write_report
 
             write_report(folder / "report.html", record, dataset, folder)
-        _show(record, others, [str(path) for path in against or ()], dataset.published, per_file, as_json, verbosity)
+        _show(record, others, names, dataset.published, per_file, as_json, verbosity)
         if folder is not None and verbosity >= 0:
             say(f"record, RTTM files{' and report.html' * html} are in {folder}")
         _finish(record, fail_above_der, fail_below_rtfx)

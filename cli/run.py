@@ -141,8 +141,9 @@ def run(
         from ..audio import check_part
         from ..channels import parse_channel
         from ..model.registry import resolve
-        from ..postprocess import check_seconds, postprocess
+        from ..postprocess import postprocess
         from ..types import SpeakerBounds
+        from ..values import check_seconds
 
         bounds = SpeakerBounds.of(num_speakers, min_speakers, max_speakers)
         one_channel = parse_channel(channel)

@@ -26,7 +26,7 @@ from .content import why_refused
 from .errors import AudioError, OptionError
 from .framing import SAMPLE_RATE
 from .sndfile import BLOCK_SECONDS, SndfileDecoder
-from .values import seconds, whole_number
+from .values import check_seconds, seconds, whole_number
 
 # Samples beyond this are damage: the largest that 32-bit integers kept as floats can reach.
 _LARGEST_SAMPLE = 2.0**31
@@ -362,8 +362,7 @@ def check_part(start: float, end: float | None) -> None:
     OptionError
         They do not.
     """
-    if seconds("start", start) < 0:
-        raise OptionError(f"start is {start:g}; it must be a number of seconds, 0 or more")
+    check_seconds("start", start)
     if end is not None and not seconds("end", end) > start:
         raise OptionError(f"end is {end:g}; it must be a number of seconds above start, {start:g}")
 

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import io
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import BinaryIO
 
-from .mp3 import endless_tag, read_start
+from .mp3 import Mp3Start, endless_tag, read_start
 
 # Formats whose block is one sample of every channel: PCM, float, A-law, mu-law, extensible.
 _SAMPLE_FORMATS = {1, 3, 6, 7, 0xFFFE}
@@ -96,6 +96,15 @@ def mp3_claim(file: BinaryIO, size: int) -> Claim:
     start = read_start(file)
     if start is None:
         return Claim()
+    claim = _tag_claim(start, size)
+    if claim.warning is None and start.leading >= start.header.num_bytes:
+        lead = f"the first {start.leading} bytes hold no audio; if they are damaged, all times are early"
+        return replace(claim, warning=lead)
+    return claim
+
+
+def _tag_claim(start: Mp3Start, size: int) -> Claim:
+    """Claim of an mp3 file of `size` bytes with that start, by its tag."""
     prefix = endless_tag(start.header)
     if start.tagged_bytes is None or start.seconds is None:
         return Claim(None, prefix, start.offset)

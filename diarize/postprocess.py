@@ -5,14 +5,13 @@ Names, embeddings and everything else of the remaining speakers stay as they wer
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from .errors import OptionError
 from .types import Diarization, Turn, WindowEmbeddings
+from .values import check_seconds
 
 
 def postprocess(result: Diarization, min_speaker_time: float = 0.0, merge_gap: float = 0.0) -> Diarization:
@@ -26,18 +25,6 @@ def postprocess(result: Diarization, min_speaker_time: float = 0.0, merge_gap: f
     check_seconds("min-speaker-time", min_speaker_time)
     check_seconds("merge-gap", merge_gap)
     return close_gaps(remove_short_speakers(result, min_speaker_time), merge_gap)
-
-
-def check_seconds(name: str, value: float) -> None:
-    """Nothing where `value` is a finite number from 0 on.
-
-    Raises
-    ------
-    OptionError
-        It is not.
-    """
-    if not (math.isfinite(value) and value >= 0):
-        raise OptionError(f"{name} is {value:g}; it must be a number of seconds, 0 or more")
 
 
 def remove_short_speakers(result: Diarization, seconds: float) -> Diarization:

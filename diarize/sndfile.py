@@ -81,23 +81,12 @@ class SndfileDecoder:
             raise self._cut(size)
         if self._claim.warning is not None:
             self.warnings.append(self._claim.warning)
-        if self._sound.format == "MP3":
-            self._warn_of_lead()
         self.sample_rate: int = self._sound.samplerate
         self.channels: int = self._sound.channels
         frames = self._claim.frames
         if frames is None and 0 < self._sound.frames < _UNKNOWN_FRAMES:
             frames = self._sound.frames
         self.expected_frames: int | None = frames
-        self._gaps: deque[Gap] = deque(self._ogg_gaps() if self._sound.format == "OGG" else ())
-
-    def _warn_of_lead(self) -> None:
-        """Adds a warning where an mp3 begins with more than a frame's bytes of something else."""
-        start = read_start(self._file)
-        if start is not None and start.leading >= start.header.num_bytes:
-            self.warnings.append(
-                f"the first {start.leading} bytes hold no audio; if they are damaged, all times are early"
-            )
 
     def _open(self, path: str, size: int) -> soundfile.SoundFile:
         """The file itself, or a view of it where its header does not fit."""
@@ -147,16 +136,18 @@ class SndfileDecoder:
         pointer = soundfile._ffi.cast(kind, source.ctypes.data)
         decoded, trim = self._skipped, self._claim.trim
         damaged = self._damaged
+        # Here, since finding them reads the whole file.
+        gaps = deque(self._ogg_gaps() if self._sound.format == "OGG" else ())
         # Samples of gaps, which no decoder has given.
         added = 0
         try:
             while True:
-                while self._gaps and decoded - added >= self._gaps[0].at:
-                    gap = self._gaps.popleft()
+                while gaps and decoded - added >= gaps[0].at:
+                    gap = gaps.popleft()
                     damaged.append(decoded / self.sample_rate)
                     decoded, added = decoded + gap.length, added + gap.length
                     yield from self._silence(gap.length)
-                wanted = min(frames, self._gaps[0].at - decoded + added) if self._gaps else frames
+                wanted = min(frames, gaps[0].at - decoded + added) if gaps else frames
                 count = int(read(self._sound._file, pointer, wanted))
                 # Asked after each call: a call that fills the buffer can have met damage, and the next one forgets it.
                 failed = soundfile._snd.sf_error(self._sound._file) != 0
@@ -169,9 +160,9 @@ class SndfileDecoder:
                         damaged.append(at)
                     kept = source[dropped:count]
                     yield np.multiply(kept, _SHORT_SCALE, dtype=np.float32) if halves else kept.copy()
-                if count < wanted and self._gaps and not failed:
+                if count < wanted and gaps and not failed:
                     # Fewer samples before the gap than its page states.
-                    self._gaps[0] = replace(self._gaps[0], at=decoded - added)
+                    gaps[0] = replace(gaps[0], at=decoded - added)
                 elif count < wanted:
                     passed = self._pass_damage(decoded, failed)
                     if passed is None:

@@ -41,3 +41,15 @@ def seconds(name: str, value: Any) -> float:
     if isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value):
         return float(value)
     raise OptionError(f"{name} is {value!r}; it must be a number of seconds")
+
+
+def check_seconds(name: str, value: Any) -> None:
+    """Nothing where `value` is a finite number from 0 on.
+
+    Raises
+    ------
+    OptionError
+        It is not.
+    """
+    if seconds(name, value) < 0:
+        raise OptionError(f"{name} is {value:g}; it must be a number of seconds, 0 or more")

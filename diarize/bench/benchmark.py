@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,9 @@ import soundfile
 from ..dataset.load import Dataset, Recording
 from ..errors import DatasetError, OutputError
 from ..outputs.files import write_text
+from ..score.report import protocol_json
 from . import advice
+from .compare import refuse_others
 from .environment import Load, environment
 from .process import Worker
 from .record import FILE, dataset_json, durations, record_json, score_system, system_json
@@ -40,11 +42,16 @@ class Options:
 
 
 def benchmark(
-    dataset: Dataset, systems: Sequence[System], options: Options, progress: Progress | None = None
+    dataset: Dataset,
+    systems: Sequence[System],
+    options: Options,
+    progress: Progress | None = None,
+    against: Sequence[tuple[str, Mapping[str, Any]]] = (),
 ) -> tuple[dict[str, Any], Path | None]:
     """The record of a run, and the folder that holds it.
 
-    With an `output` that holds an interrupted run of the same plan, that run goes on.
+    With an `output` that holds an interrupted run of the same plan, that run goes on. `against`: records, with their
+    names, that the run is to be compared with.
 
     Raises
     ------
@@ -53,7 +60,9 @@ def benchmark(
     BackendError
         A system cannot be started.
     DatasetError
-        The data set has no recordings.
+        The data set has no recordings, or no turn in any reference.
+    OptionError
+        A record of `against` is of other data or another protocol.
     """
     if not dataset.recordings:
         raise DatasetError(f"{dataset.name} has no recordings")
@@ -62,6 +71,10 @@ def benchmark(
             f"{dataset.name}: no reference holds a turn, so there is nothing to score; check the references"
         )
     about = dataset_json(dataset)
+    regions = all(recording.regions is not None for recording in dataset.recordings)
+    protocol = protocol_json(dataset.protocol, regions)
+    for name, other in against:
+        refuse_others(other, {"dataset": about, "protocol": protocol}, (name, "this run"))
     with _folder(options) as folder, prepared(dataset) as audio:
         plan = Plan(
             systems,
@@ -78,7 +91,6 @@ def benchmark(
         run(plan, samples, folder / RESULTS, progress)
         others = Load.now().others_since(before)
         scores = {system.name: score_system(dataset, folder / RESULTS / system.name) for system in systems}
-        regions = all(recording.regions is not None for recording in dataset.recordings)
         lengths = durations(samples)
         speeds = {
             name: system_json(name, samples, scores[name], lengths, options.warmup)["rtfx"]["warm_rounds"]
@@ -86,8 +98,7 @@ def benchmark(
         }
         record = record_json(
             about,
-            regions,
-            dataset,
+            protocol,
             samples,
             scores,
             options.rounds,

@@ -23,7 +23,7 @@ from ..errors import FormatError
 from ..outputs.rttm import read_rttm
 from ..score.der import score_file
 from ..score.parts import FileScore, sum_parts
-from ..score.report import der_json, file_json, protocol_json
+from ..score.report import der_json, file_json
 from ..types import Turn
 from .samples import Process, Sample, Samples
 
@@ -43,12 +43,6 @@ def dataset_json(dataset: Dataset) -> dict[str, Any]:
     content = json.dumps([files, dataset.channel], sort_keys=True)
     fingerprint = hashlib.sha256(content.encode()).hexdigest()
     return {"name": dataset.name, "channel": dataset.channel, "fingerprint": fingerprint, "files": files}
-
-
-def this_run(dataset: Dataset) -> dict[str, Any]:
-    """Of the record that a run on `dataset` will have: what was benchmarked and how it is scored."""
-    regions = all(recording.regions is not None for recording in dataset.recordings)
-    return {"dataset": dataset_json(dataset), "protocol": protocol_json(dataset.protocol, regions)}
 
 
 def score_system(dataset: Dataset, results: Path) -> dict[str, FileScore]:
@@ -108,8 +102,7 @@ def system_json(
 
 def record_json(
     dataset: Mapping[str, Any],
-    regions: bool,
-    source: Dataset,
+    protocol: Mapping[str, Any],
     samples: Samples,
     scores: Mapping[str, Mapping[str, FileScore]],
     rounds: int,
@@ -126,7 +119,7 @@ def record_json(
         "schema": SCHEMA,
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "dataset": {**dataset, "files": files},
-        "protocol": protocol_json(source.protocol, regions),
+        "protocol": dict(protocol),
         "rounds": rounds,
         "warmup": warmup,
         "environment": dict(environment),

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ..errors import FormatError, OptionError
-from ..postprocess import check_seconds
 from ..types import Turn
+from ..values import check_seconds
 from .ctm import assign_ctm, looks_like_ctm
 from .finder import SpeakerFinder
 from .subtitles import assign_srt, assign_vtt
