@@ -51,5 +51,6 @@ def check_seconds(name: str, value: Any) -> None:
     OptionError
         It is not.
     """
-    if seconds(name, value) < 0:
+    if isinstance(value, Real) and not (math.isfinite(value) and value >= 0):
         raise OptionError(f"{name} is {value:g}; it must be a number of seconds, 0 or more")
+    seconds(name, value)
