@@ -51,6 +51,6 @@ def check_seconds(name: str, value: Any) -> None:
     OptionError
         It is not.
     """
-    if isinstance(value, Real) and not (math.isfinite(value) and value >= 0):
-        raise OptionError(f"{name} is {value:g}; it must be a number of seconds, 0 or more")
+    if isinstance(value, Real) and not 0 <= float(value) < math.inf:
+        raise OptionError(f"{name} is {float(value):g}; it must be a number of seconds, 0 or more")
     seconds(name, value)
